@@ -1,0 +1,51 @@
+"""Mean-field dynamics of attention as a density on the circle and the sphere.
+
+d/dt mu + div( mu P_x V m[mu](x) ) = 0 on a mesh, at finite beta and at zero temperature:
+
+    from meanfield_pde import Attention, circle_mesh, solve
+    attention = Attention(query, key, value, beta=40)
+    solution = solve(attention, circle_mesh(800), "1 + x*y", until=10, save_every=0.5)
+"""
+
+from meanfield_pde import _platform
+
+_platform.load()  # before anything that imports DOLFINx, PETSc or h5py
+
+from meanfield_pde.attention import Attention  # noqa: E402
+from meanfield_pde.case_file import read_case  # noqa: E402
+from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
+from meanfield_pde.initial import (  # noqa: E402
+    Component,
+    ExpressionDensity,
+    Tokens,
+    Uniform,
+    VonMises,
+)
+from meanfield_pde.measure import Measure  # noqa: E402
+from meanfield_pde.mesh import circle_mesh, sphere_mesh  # noqa: E402
+from meanfield_pde.mesh_file import read_mesh  # noqa: E402
+from meanfield_pde.results import read_result  # noqa: E402
+from meanfield_pde.run import run_case  # noqa: E402
+from meanfield_pde.simulation import Observer, Solution, solve  # noqa: E402
+
+__all__ = [
+    "Attention",
+    "Component",
+    "ExpressionDensity",
+    "InputError",
+    "MeanfieldError",
+    "Measure",
+    "Observer",
+    "Solution",
+    "SolverError",
+    "Tokens",
+    "Uniform",
+    "VonMises",
+    "circle_mesh",
+    "read_case",
+    "read_mesh",
+    "read_result",
+    "run_case",
+    "solve",
+    "sphere_mesh",
+]

@@ -1,0 +1,33 @@
+"""Files that are never half written: made beside their place, flushed, and moved there at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file under a temporary name, then put it in the place of `path`."""
+    # The suffix stays, since writers such as matplotlib choose the format by it.
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        write(temporary)
+        _flush(temporary)
+        os.replace(temporary, path)
+        _flush(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Put a text file in the place of `path`."""
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,82 @@
+"""Checks of single values that a user gives: numbers, names, paths and lists.
+
+Each returns the value in the type that the program works with, or raises an `InputError` that
+begins with the name of the key and says what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meanfield_pde.errors import InputError
+
+
+def real(
+    value: Any, name: str, expected: str, accept: Callable[[float], bool] = lambda _: True
+) -> float:
+    """The value as a float, or InputError if it is not a finite number that is accepted."""
+    try:
+        # A bool is an int in Python, but true is not a number in a case file.
+        number = float(value) if isinstance(value, Real) and type(value) is not bool else math.nan
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and accept(number)):
+        raise InputError(f"{name} must be {expected}, got {reprlib.repr(value)}")
+    return number
+
+
+def whole(value: Any, name: str, least: int) -> int:
+    """The value as an int, or InputError if it is not a whole number from `least` on."""
+    if type(value) is bool or not isinstance(value, Integral) or value < least:
+        raise InputError(f"{name} must be a whole number >= {least}, got {reprlib.repr(value)}")
+    return int(value)
+
+
+def choice(value: Any, name: str, options: Collection[str]) -> None:
+    """InputError unless the value is one of the options."""
+    if not isinstance(value, str) or value not in options:
+        raise InputError(
+            f"{name} must be one of {', '.join(map(repr, options))}, "
+            f"got {reprlib.repr(value)}{did_you_mean(value, options)}"
+        )
+
+
+def number_list(value: Any, name: str) -> Collection[Any]:
+    """The value, or InputError if it is not a list; its entries are still to be checked."""
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        raise InputError(f"{name} must be a list of numbers, got {reprlib.repr(value)}")
+    return value
+
+
+def to_path(value: Any, name: str) -> Path:
+    """The value as a path, or InputError if it cannot be one."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
+        raise InputError(f"{name} must be a path in quotes, got {reprlib.repr(value)}")
+    return Path(value)
+
+
+def input_path(value: Any, name: str, folder: Path) -> Path:
+    """The absolute path of an input, given relative to a folder; InputError if no such file."""
+    path = (folder / to_path(value, name)).resolve()
+    if not path.is_file():
+        raise InputError(f"{name} names a file that does not exist: {path}")
+    return path
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The clause "; did you mean '...'?" with the nearest known name; empty if none is near."""
+    if not isinstance(name, str):
+        return ""
+    # A single letter in the wrong case has no near match, so cases are folded first.
+    names = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
