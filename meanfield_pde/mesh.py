@@ -1,0 +1,178 @@
+"""Meshes of the circle and the sphere, as DOLFINx meshes with the ghost cells that transport needs.
+
+The circle is divided into arcs, the sphere into geodesic triangles: each face of an icosahedron is
+split into n^2 triangles whose vertices are projected onto the unit sphere, 20 n^2 cells in all.
+A graded mesh is the image of the uniform one under x -> G x / |G x|, G = I + (g - 1) a a^T, which
+moves the vertices toward the axis ±a.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+import basix.ufl
+import numpy as np
+import ufl
+from dolfinx import mesh as dolfinx_mesh
+
+from meanfield_pde.errors import InputError
+
+_GOLDEN = (1 + 5**0.5) / 2
+_ICOSAHEDRON_VERTICES = np.array(
+    [
+        [-1, _GOLDEN, 0],
+        [1, _GOLDEN, 0],
+        [-1, -_GOLDEN, 0],
+        [1, -_GOLDEN, 0],
+        [0, -1, _GOLDEN],
+        [0, 1, _GOLDEN],
+        [0, -1, -_GOLDEN],
+        [0, 1, -_GOLDEN],
+        [_GOLDEN, 0, -1],
+        [_GOLDEN, 0, 1],
+        [-_GOLDEN, 0, -1],
+        [-_GOLDEN, 0, 1],
+    ]
+)
+# fmt: off
+_ICOSAHEDRON_FACES = np.array([
+    [0, 11, 5], [0, 5, 1], [0, 1, 7], [0, 7, 10], [0, 10, 11],
+    [1, 5, 9], [5, 11, 4], [11, 10, 2], [10, 7, 6], [7, 1, 8],
+    [3, 9, 4], [3, 4, 2], [3, 2, 6], [3, 6, 8], [3, 8, 9],
+    [4, 9, 5], [2, 4, 11], [6, 2, 10], [8, 6, 7], [9, 8, 1],
+])
+# fmt: on
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """A mesh as plain arrays, in the order in which everything is written to files.
+
+    Attributes:
+        points: vertices on the unit sphere, N x d.
+        cells: vertex numbers of each cell, M x d (arcs for d = 2, triangles for d = 3).
+    """
+
+    points: np.ndarray
+    cells: np.ndarray
+
+    @property
+    def dimension(self) -> int:
+        """Dimension d of the surrounding space."""
+        return int(self.points.shape[1])
+
+
+def circle_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = None) -> Surface:
+    """The circle in `cells` arcs; the arrays behind `circle_mesh`."""
+    if cells < 3:
+        raise InputError(f"a mesh of the circle needs at least 3 cells, got {cells}")
+    number = np.arange(cells)
+    angle = 2 * np.pi * number / cells
+    points = np.column_stack([np.cos(angle), np.sin(angle)])
+    arcs = np.column_stack([number, (number + 1) % cells])
+    return Surface(_graded(points, grade, axis), arcs)
+
+
+def sphere_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = None) -> Surface:
+    """The smallest icosphere with at least `cells` triangles; the arrays behind `sphere_mesh`."""
+    if cells < 1:
+        raise InputError(f"a mesh of the sphere needs at least 1 cell, got {cells}")
+    n = int(np.ceil(np.sqrt(cells / 20) - 1e-9))
+    # A vertex of a split face has integer weights (n - i - j, i, j) on the corners of the face.
+    grid = np.indices((n + 1, n + 1))
+    i, j = grid[:, grid.sum(axis=0) <= n]
+    weights = np.column_stack([n - i - j, i, j])
+    number = np.full((n + 1, n + 1), -1)
+    number[i, j] = np.arange(len(i))
+    up = i + j < n
+    down = i + j < n - 1
+    upward = np.column_stack([number[i, j][up], number[i[up] + 1, j[up]], number[i[up], j[up] + 1]])
+    downward = np.column_stack(
+        [
+            number[i[down] + 1, j[down]],
+            number[i[down] + 1, j[down] + 1],
+            number[i[down], j[down] + 1],
+        ]
+    )
+    pattern = np.concatenate([upward, downward])
+    triangles = (pattern + len(i) * np.arange(20)[:, None, None]).reshape(-1, 3)
+    # The same vertex seen from several faces has the same (corner, weight) pairs, zeros left out.
+    corners = np.repeat(_ICOSAHEDRON_FACES, len(i), axis=0)
+    shares = np.tile(weights, (20, 1))
+    code = np.sort(np.where(shares > 0, corners * (n + 1) + shares, 0), axis=1)
+    base = 12 * (n + 1)
+    key = (code[:, 0] * base + code[:, 1]) * base + code[:, 2]
+    _, first, vertex = np.unique(key, return_index=True, return_inverse=True)
+    points = np.einsum("vk,vkd->vd", shares[first], _ICOSAHEDRON_VERTICES[corners[first]])
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    return Surface(_graded(points, grade, axis), vertex[triangles])
+
+
+def circle_mesh(
+    cells: int = 800,
+    *,
+    grade: float = 1.0,
+    axis: np.ndarray | None = None,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+) -> dolfinx_mesh.Mesh:
+    """Mesh of the unit circle.
+
+    Args:
+        cells: number of arcs.
+        grade: 1 for equal arcs; g > 1 makes them up to g^2 times shorter at the axis than across.
+        axis: the direction toward which a graded mesh is refined.
+        comm: communicator over which the mesh is distributed.
+    """
+    return build_mesh(circle_surface(cells, grade=grade, axis=axis), comm)
+
+
+def sphere_mesh(
+    cells: int = 5120,
+    *,
+    grade: float = 1.0,
+    axis: np.ndarray | None = None,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+) -> dolfinx_mesh.Mesh:
+    """Mesh of the unit sphere: the smallest icosphere of 20 n^2 triangles with at least `cells`.
+
+    Arguments as for `circle_mesh`.
+    """
+    return build_mesh(sphere_surface(cells, grade=grade, axis=axis), comm)
+
+
+def build_mesh(surface: Surface, comm: MPI.Comm = MPI.COMM_WORLD) -> dolfinx_mesh.Mesh:
+    """Distribute a surface over the ranks as a DOLFINx mesh; only rank 0's arrays are used.
+
+    Every facet of a rank's own cells has both its cells on that rank (ghost mode shared_facet),
+    without which facets between ranks would be lost.
+    """
+    dimension = surface.dimension
+    cell = "interval" if dimension == 2 else "triangle"
+    element = basix.ufl.element("Lagrange", cell, 1, shape=(dimension,))
+    points = surface.points if comm.rank == 0 else np.zeros((0, dimension))
+    cells = surface.cells if comm.rank == 0 else np.zeros((0, dimension))
+    partitioner = dolfinx_mesh.create_cell_partitioner(dolfinx_mesh.GhostMode.shared_facet, 2)
+    return dolfinx_mesh.create_mesh(
+        comm, cells.astype(np.int64), ufl.Mesh(element), points, partitioner
+    )
+
+
+def _graded(points: np.ndarray, grade: float, axis: np.ndarray | None) -> np.ndarray:
+    if not (np.isfinite(grade) and grade >= 1):
+        raise InputError(f"mesh.grade must be a finite number >= 1, got {grade}")
+    if grade == 1:
+        return points
+    if axis is None:
+        raise InputError("a graded mesh needs the axis toward which it is refined")
+    direction = np.asarray(axis, dtype=float)
+    length = np.linalg.norm(direction)
+    if direction.shape != (points.shape[1],) or not (np.isfinite(length) and length > 0):
+        raise InputError(
+            f"the axis of a graded mesh must be {points.shape[1]} finite numbers, "
+            f"not all zero, got {direction.tolist()}"
+        )
+    direction = direction / length
+    moved = points + (grade - 1) * (points @ direction)[:, None] * direction
+    return moved / np.linalg.norm(moved, axis=1, keepdims=True)

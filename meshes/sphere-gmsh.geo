@@ -1,0 +1,2 @@
+SetFactory("OpenCASCADE");
+Sphere(1) = {0, 0, 0, 1};
