@@ -1,0 +1,58 @@
+"""Independent solutions to test against, written from the equations and not from the package."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def velocity(x, masses, query, key, value, beta):
+    """P_x V m(x), m the softmax mean of the weighted points x, straight from the definition."""
+    exponent = beta * (x @ query.T) @ (x @ key.T).T + np.log(masses)
+    weight = np.exp(exponent - exponent.max(axis=1, keepdims=True))
+    push = (weight @ x / weight.sum(axis=1, keepdims=True)) @ value.T
+    return push - (push * x).sum(axis=1, keepdims=True) * x
+
+
+def characteristics(x, masses, query, key, value, beta, until, steps):
+    """Points that follow the flow by the classical Runge-Kutta method: quadrature nodes of mu_t."""
+    dt = until / steps
+
+    def rate(y):
+        return velocity(y, masses, query, key, value, beta)
+
+    for _ in range(steps):
+        a = rate(x)
+        b = rate(x + dt / 2 * a)
+        c = rate(x + dt / 2 * b)
+        d = rate(x + dt * c)
+        x = x + dt / 6 * (a + 2 * b + 2 * c + d)
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return x
+
+
+def circle_nodes(count):
+    """Equally spaced nodes and weights of the trapezoidal rule, exact for smooth functions."""
+    angle = 2 * np.pi * np.arange(count) / count
+    return np.column_stack([np.cos(angle), np.sin(angle)]), np.full(count, 2 * np.pi / count)
+
+
+def sphere_nodes(count):
+    """Gauss-Legendre in z times the trapezoidal rule in longitude: count x 2 count nodes."""
+    z, weight = np.polynomial.legendre.leggauss(count)
+    angle = np.pi * np.arange(2 * count) / count
+    radius = np.sqrt(1 - z**2)
+    points = np.stack(
+        [
+            np.outer(radius, np.cos(angle)),
+            np.outer(radius, np.sin(angle)),
+            np.outer(z, np.ones_like(angle)),
+        ],
+        axis=-1,
+    )
+    return points.reshape(-1, 3), np.repeat(weight * np.pi / count, 2 * count)
+
+
+def moments(x, masses):
+    """First moments and the upper triangle of the second moments."""
+    second = np.einsum("n,ni,nj->ij", masses, x, x)
+    return np.concatenate([masses @ x, second[np.triu_indices(x.shape[1])]])
