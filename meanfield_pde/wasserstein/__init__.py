@@ -1,0 +1,10 @@
+"""Certified Wasserstein distances between discrete measures.
+
+`distance` is the way in. `circle` and `atoms` are closed forms, `sifting` (with `hierarchy` and
+`linear_program`) solves everything else, and `certificate` (with `pricing`) turns the candidates of
+either into an interval that holds.
+"""
+
+from meanfield_pde.wasserstein.distance import WassersteinResult, wasserstein
+
+__all__ = ["WassersteinResult", "wasserstein"]

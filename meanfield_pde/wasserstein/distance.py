@@ -1,0 +1,297 @@
+"""The Wasserstein distance between two discrete measures, with a certified interval.
+
+    W_p(mu, nu)^p = min { sum c(x_i, y_j)^p x_ij : sum_j x_ij = mu_i, sum_i x_ij = nu_j, x >= 0 }
+
+This module checks the input, chooses the method, and turns its candidates into a result; the
+interval comes from `certificate`, whichever method found them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from meanfield_pde.errors import InputError
+from meanfield_pde.measure import Measure
+from meanfield_pde.wasserstein.atoms import solve_to_atoms
+from meanfield_pde.wasserstein.certificate import (
+    Plan,
+    Potentials,
+    Problem,
+    feasible_plan,
+    feasible_potentials,
+    lower_bound,
+    plan_value,
+    upper_bound,
+)
+from meanfield_pde.wasserstein.circle import solve_on_circle
+from meanfield_pde.wasserstein.cloud import kd_order, make_cloud
+from meanfield_pde.wasserstein.costs import Cost, make_cost
+from meanfield_pde.wasserstein.pricing import c_transform
+from meanfield_pde.wasserstein.sifting import sift
+
+_EPS = float(np.finfo(float).eps)
+# How far from the unit sphere a point may lie with geodesic cost.
+SPHERE_TOLERANCE = 1e-9
+# Atoms lighter than this, relative to the mean mass, are placed after the solve: they are below
+# the solver's tolerances. The certificate counts them in full.
+NEGLIGIBLE = 1e-15
+# Gap that rounding may leave a closed form, relative to the largest cost.
+CLOSED_FORM_ERROR = 1e-12
+# Below this many discretisation bars W2 says more about the cells than about the measures.
+RESOLVED_BARS = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class WassersteinResult:
+    """A Wasserstein distance and what is certain about it.
+
+    Attributes:
+        value: W_p of the best plan found.
+        low: certified lower bound of W_p between the two discrete measures.
+        high: certified upper bound.
+        discretisation: e_mu + e_nu with e^2 = sum a_i s_i^2, s_i^2 the spread of cell i: how far
+            the discrete measures may be from the densities they stand for. 0 for atoms.
+        resolved: False when p = 2 and W2 < 3 (e_mu + e_nu); W1 then still means something.
+        status: "exact" (a closed form), "optimal" (interval closed to rtol), "rounding limit"
+            (as narrow as double precision allows), "time limit", "iteration limit" or "solver
+            failure". The interval holds in every case.
+        method: "circle", "atoms" or "linear program".
+        duals: potentials u, v on the atoms of mu and nu with u_i + v_j <= c_ij^p; for any masses a,
+            b on the same atoms a.u + b.v <= W_p^p.
+        continuous: interval for W_p between the densities that the cells stand for, equal to
+            (low, high) for atoms.
+    """
+
+    value: float
+    low: float
+    high: float
+    discretisation: float
+    resolved: bool
+    status: str
+    method: str
+    duals: tuple[np.ndarray, np.ndarray]
+    continuous: tuple[float, float]
+
+    @property
+    def gap(self) -> float:
+        """Relative width of the certified interval."""
+        return (self.high - self.low) / self.high if self.high > 0 else 0.0
+
+
+def wasserstein(
+    mu: Measure,
+    nu: Measure,
+    p: int = 2,
+    cost: str = "geodesic",
+    *,
+    method: str = "auto",
+    rtol: float = 1e-10,
+    time_limit: float | None = None,
+    duals: tuple[np.ndarray, np.ndarray] | None = None,
+) -> WassersteinResult:
+    """Wasserstein distance W_p between two discrete measures, each normalised to mass one.
+
+    Args:
+        mu: first measure.
+        nu: second measure, in the same dimension.
+        p: 1 or 2.
+        cost: "geodesic", 2 asin(|x - y|/2) between points of the unit sphere, or "chordal", |x - y|
+            between any points.
+        method: "auto" uses the closed forms (geodesic cost on the circle; one side with at most two
+            atoms) where there is one; "lp" always solves the linear program.
+        rtol: relative width of the certified interval of W_p^p at which to stop.
+        time_limit: seconds after which to return the interval reached.
+        duals: `duals` of an earlier result on the same atoms, to start from.
+
+    Raises:
+        InputError: if the measures or the options make no sense.
+    """
+    started = time.monotonic()
+    chosen = make_cost(cost, p)
+    _check_options(method, rtol, time_limit)
+    if mu.dimension != nu.dimension:
+        raise InputError(
+            f"both measures must live in the same dimension, got d = {mu.dimension} "
+            f"and d = {nu.dimension}"
+        )
+    if chosen.geodesic and mu.dimension < 2:
+        raise InputError("geodesic cost needs points of dimension 2 or more, got 1")
+    whole = _Assembled(mu, nu, chosen)
+    start = None if duals is None else whole.potentials_from(duals)
+
+    problem, kept_a, kept_b = whole.without_negligible()
+    if start is not None:
+        start = Potentials(start.u[kept_a], start.v[kept_b])
+    closed_form = _closed_form(problem) if method == "auto" else None
+    if closed_form is not None:
+        name, plan, potentials = closed_form
+        status = "exact"
+    else:
+        name = "linear program"
+        deadline = math.inf if time_limit is None else started + time_limit
+        bracket = sift(problem, rtol, deadline, start)
+        plan, potentials, status = bracket.plan, bracket.potentials, bracket.status
+
+    plan = Plan(kept_a[plan.rows], kept_b[plan.columns], plan.flow)
+    if len(kept_a) < len(whole.problem.a) or len(kept_b) < len(whole.problem.b):
+        v = c_transform(chosen, whole.problem.targets, problem.sources, potentials.u)
+        potentials = feasible_potentials(whole.problem, v)
+    return _result(whole, plan, potentials, name, status, mu, nu)
+
+
+def _closed_form(problem: Problem) -> tuple[str, Plan, Potentials] | None:
+    """Name, plan and potentials of the closed form that applies and passes its check, or None."""
+    if min(len(problem.a), len(problem.b)) <= 2:
+        name, (plan, potentials) = "atoms", solve_to_atoms(problem)
+    elif problem.cost.geodesic and problem.sources.points.shape[1] == 2:
+        name, (plan, potentials) = "circle", solve_on_circle(problem)
+    else:
+        return None
+    # A closed form is exact to rounding or it is wrong, and then the linear program decides.
+    plan, missing = feasible_plan(problem, plan)
+    upper, lower = upper_bound(problem, plan, missing), lower_bound(problem, potentials)
+    largest = problem.cost.upper_bound(problem.sources.points, problem.targets.points)
+    exact = upper - lower <= CLOSED_FORM_ERROR * largest * math.fsum(problem.a)
+    return (name, plan, potentials) if exact else None
+
+
+def _check_options(method: str, rtol: float, time_limit: float | None) -> None:
+    if method not in ("auto", "lp"):
+        raise InputError(f"method must be 'auto' or 'lp', got {method!r}")
+    if not 0 < rtol < 1:
+        raise InputError(f"rtol must lie between 0 and 1, got {rtol!r}")
+    if time_limit is not None and not time_limit >= 0:
+        raise InputError(f"time_limit must be >= 0 seconds or None, got {time_limit!r}")
+
+
+class _Assembled:
+    """The transport problem of two measures, and the way back to the order of their atoms."""
+
+    def __init__(self, mu: Measure, nu: Measure, cost: Cost) -> None:
+        points_a = _checked_points(mu.points, "first", cost)
+        points_b = _checked_points(nu.points, "second", cost)
+        self.order_a, self.order_b = kd_order(points_a), kd_order(points_b)
+        a, b, error = _with_common_total(mu.masses, nu.masses)
+        self.problem = Problem(
+            cost,
+            make_cloud(points_a[self.order_a]),
+            make_cloud(points_b[self.order_b]),
+            a[self.order_a],
+            b[self.order_b],
+            error,
+        )
+
+    def without_negligible(self) -> tuple[Problem, np.ndarray, np.ndarray]:
+        """The problem without its lightest atoms, and which atoms it keeps."""
+        whole = self.problem
+        kept = []
+        for cloud, masses in ((whole.sources, whole.a), (whole.targets, whole.b)):
+            heavy = np.flatnonzero(masses > NEGLIGIBLE * masses.sum() / len(masses))
+            kept.append(heavy[kd_order(cloud.points[heavy])])
+        kept_a, kept_b = kept
+        if len(kept_a) == len(whole.a) and len(kept_b) == len(whole.b):
+            return whole, np.arange(len(whole.a)), np.arange(len(whole.b))
+        a, b, error = _with_common_total(whole.a[kept_a], whole.b[kept_b])
+        problem = Problem(
+            whole.cost,
+            make_cloud(whole.sources.points[kept_a]),
+            make_cloud(whole.targets.points[kept_b]),
+            a,
+            b,
+            error,
+        )
+        return problem, kept_a, kept_b
+
+    def potentials_from(self, duals: tuple[np.ndarray, np.ndarray]) -> Potentials:
+        """Duals that the user gives, in the order of the problem."""
+        u, v = (np.asarray(values, dtype=float) for values in duals)
+        n, m = len(self.order_a), len(self.order_b)
+        if u.shape != (n,) or v.shape != (m,):
+            raise InputError(
+                f"duals must have the lengths of the two measures, ({n},) and ({m},), "
+                f"got {u.shape} and {v.shape}"
+            )
+        if not (np.isfinite(u).all() and np.isfinite(v).all()):
+            raise InputError("duals must be finite numbers")
+        return Potentials(u[self.order_a], v[self.order_b])
+
+    def duals(self, potentials: Potentials) -> tuple[np.ndarray, np.ndarray]:
+        """Potentials in the order of the measures."""
+        u, v = np.empty(len(self.order_a)), np.empty(len(self.order_b))
+        u[self.order_a], v[self.order_b] = potentials.u, potentials.v
+        return u, v
+
+
+def _checked_points(points: np.ndarray, which: str, cost: Cost) -> np.ndarray:
+    """The points, on the unit sphere to rounding if the cost needs it."""
+    if not cost.geodesic:
+        return points
+    radius = np.sqrt((points**2).sum(axis=1))
+    worst = int(np.argmax(np.abs(radius - 1.0)))
+    if abs(radius[worst] - 1.0) > SPHERE_TOLERANCE:
+        raise InputError(
+            f"geodesic cost needs points on the unit sphere, but point {worst} of the {which} "
+            f"measure has norm {radius[worst]:.12g}; normalise the points or use cost='chordal'"
+        )
+    # Points within rounding of the sphere stay as they are: equal points must stay equal.
+    return np.where(np.abs(radius - 1.0)[:, None] > 4 * _EPS, points / radius[:, None], points)
+
+
+def _with_common_total(
+    masses_a: np.ndarray, masses_b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Masses scaled to the same sum, and the relative rounding to allow for in each.
+
+    A mass is known to rounding, as is what normalising makes of it, unless both sides have the same
+    numbers, such as N equal tokens each: these balance however they are rounded.
+    """
+    # Powers of two scale without error.
+    a, b = (np.ldexp(masses, -math.frexp(masses.max())[1]) for masses in (masses_a, masses_b))
+    if np.array_equal(np.sort(a), np.sort(b)):
+        return a, b, 0.0
+    return a, b * (math.fsum(a) / math.fsum(b)), 4 * _EPS
+
+
+def _result(
+    whole: _Assembled,
+    plan: Plan,
+    potentials: Potentials,
+    method: str,
+    status: str,
+    mu: Measure,
+    nu: Measure,
+) -> WassersteinResult:
+    problem = whole.problem
+    p, total = problem.cost.p, math.fsum(problem.a)
+    plan, missing = feasible_plan(problem, plan, joint=True)
+    upper = float(upper_bound(problem, plan, missing)) / total
+    lower = max(0.0, lower_bound(problem, potentials) / total)
+    low = lower ** (1 / p) * (1 - 4 * _EPS)
+    high = upper ** (1 / p) * (1 + 4 * _EPS)
+    value = min(max(low, (plan_value(problem, plan) / total) ** (1 / p)), high)
+
+    e_mu, e_nu = _discretisation(mu), _discretisation(nu)
+    bar = e_mu + e_nu
+    top = high + bar if p == 1 else math.sqrt(high**2 + e_mu**2 + e_nu**2)
+    return WassersteinResult(
+        value=value,
+        low=low,
+        high=high,
+        discretisation=bar,
+        resolved=p == 1 or not value < RESOLVED_BARS * bar,
+        status=status,
+        method=method,
+        duals=whole.duals(potentials),
+        continuous=(max(0.0, low - bar), top),
+    )
+
+
+def _discretisation(measure: Measure) -> float:
+    """The number e with e^2 = sum a_i s_i^2, a normalised."""
+    if measure.spread is None:
+        return 0.0
+    return math.sqrt(measure.masses @ measure.spread / measure.masses.sum())

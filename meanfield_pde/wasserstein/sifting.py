@@ -1,0 +1,201 @@
+"""Multiscale sifting: large transport problems by small linear programs.
+
+On each level, from coarse to fine: solve on few arcs, price all pairs, add the arcs that violate
+u_i + v_j <= c_ij most, drop those far from being used, until the interval of the certificate is
+closed. The coarser level gives the first plan and the first potentials.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from meanfield_pde.wasserstein.certificate import (
+    EMPTY_PLAN,
+    Plan,
+    Potentials,
+    Problem,
+    feasible_plan,
+    feasible_potentials,
+    lower_bound,
+    upper_bound,
+)
+from meanfield_pde.wasserstein.hierarchy import make_levels, refine_plan
+from meanfield_pde.wasserstein.linear_program import solve_on_arcs
+from meanfield_pde.wasserstein.pricing import best_arcs, c_transform
+
+_EPS = float(np.finfo(float).eps)
+# Measured on densities on the sphere: below 256 atoms all pairs at once are cheapest; coarse levels
+# need no more than four digits; W1 has many near-optimal arcs where W2 has few.
+COARSEST = 256
+COARSE_GAP = 1e-4
+FIRST_ARCS = {1: 12, 2: 8}
+ADDED_ARCS = {1: 10, 2: 4}
+ARCS_PER_NODE = {1: 10, 2: 3}
+MAX_ROUNDS = 60
+# Rounds without new arcs, after which rounding is what keeps the interval open.
+MAX_IDLE_ROUNDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Bracket:
+    """A feasible plan and feasible potentials, the costs they certify, and why they are the last.
+
+    Attributes:
+        status: "optimal", "rounding limit", "iteration limit", "time limit" or "solver failure".
+    """
+
+    plan: Plan
+    potentials: Potentials
+    lower: float
+    upper: float
+    status: str
+
+
+def sift(
+    problem: Problem, gap: float, deadline: float, earlier: Potentials | None = None
+) -> Bracket:
+    """Close the interval of the transport cost to the relative `gap`, or as far as time permits.
+
+    Args:
+        problem: masses positive.
+        gap: relative width of the interval at which to stop.
+        deadline: value of time.monotonic() at which to stop.
+        earlier: potentials of a similar problem on the same atoms. Their lower bound counts, and
+            the arcs that are tight for them are among the first; the first linear program still
+            starts from the coarser level, which measured faster as soon as the masses change by 1%.
+    """
+    levels = make_levels(problem, COARSEST)
+    plan, v = EMPTY_PLAN, np.zeros(len(levels[-1].problem.b))
+    for depth in range(len(levels) - 1, 0, -1):
+        coarse, fine = levels[depth].problem, levels[depth - 1]
+        bracket = _solve_level(coarse, plan, v, COARSE_GAP, deadline, None, finest=False)
+        plan = refine_plan(bracket.plan, fine)
+        v = c_transform(problem.cost, fine.problem.targets, coarse.sources, bracket.potentials.u)
+    return _solve_level(problem, plan, v, gap, deadline, earlier, finest=True)
+
+
+def _solve_level(
+    problem: Problem,
+    plan: Plan,
+    v: np.ndarray,
+    gap: float,
+    deadline: float,
+    earlier: Potentials | None,
+    *,
+    finest: bool,
+) -> Bracket:
+    """Sifting on one level, from a plan and potentials that need not be feasible."""
+    cost, m, total = problem.cost, len(problem.b), float(problem.a.sum())
+    plan, missing = feasible_plan(problem, plan, joint=finest)
+    upper = upper_bound(problem, plan, missing)
+    potentials = base = feasible_potentials(problem, v)
+    lower = lower_bound(problem, base)
+    arcs = np.union1d(_first_arcs(problem, base), plan.rows * m + plan.columns)
+    if earlier is not None:
+        earlier = feasible_potentials(problem, earlier.v)
+        arcs = np.union1d(arcs, _first_arcs(problem, earlier))
+        potentials, lower = _better(problem, earlier, potentials, lower)
+
+    idle_rounds = 0
+    for _ in range(MAX_ROUNDS):
+        if upper - lower <= gap * upper:
+            return Bracket(plan, potentials, lower, upper, "optimal")
+        if idle_rounds >= MAX_IDLE_ROUNDS:
+            return Bracket(plan, potentials, lower, upper, "rounding limit")
+        rows, columns = arcs // m, arcs % m
+        costs = cost.of_arcs(problem.sources.points, problem.targets.points, rows, columns)
+        # Costs less feasible potentials: the same optimal plans, but what is left to decide is
+        # no longer small against the numbers the solver sees, so that each round gains digits.
+        reduced = np.maximum(0.0, costs - base.u[rows] - base.v[columns])
+        solution = None
+        if time.monotonic() < deadline:
+            solution = solve_on_arcs(rows, columns, reduced, problem.a, problem.b, deadline)
+        if solution is None:
+            late = time.monotonic() >= deadline
+            status = "time limit" if late else "solver failure"
+            return Bracket(plan, potentials, lower, upper, status)
+        candidate, missing = feasible_plan(
+            problem, Plan(rows, columns, solution.flow), joint=finest
+        )
+        candidate_upper = upper_bound(problem, candidate, missing)
+        if candidate_upper < upper:
+            plan, upper = candidate, candidate_upper
+
+        u, v = base.u + solution.u, base.v + solution.v
+        # A violation too small to keep the interval open, or to be told from rounding, is none.
+        slack = max(0.01 * gap * upper / total, 32 * _EPS * float(np.abs(u).max()))
+        violated, pairs = _price(problem, Potentials(u, v), slack)
+        base = max(pairs, key=lambda pair: lower_bound(problem, pair))
+        potentials, lower = _better(problem, base, potentials, lower)
+
+        new = np.setdiff1d(violated, arcs)
+        idle_rounds = 0 if len(new) else idle_rounds + 1
+        excess = reduced - solution.u[rows] - solution.v[columns]
+        keep = _closest_to_use(excess, ARCS_PER_NODE[cost.p] * (len(problem.a) + m))
+        arcs = np.union1d(arcs[keep | (solution.flow > 0)], new)
+    return Bracket(plan, potentials, lower, upper, "iteration limit")
+
+
+def _better(
+    problem: Problem, candidate: Potentials, best: Potentials, lower: float
+) -> tuple[Potentials, float]:
+    """The potentials with the larger lower bound, and that bound."""
+    candidate_lower = lower_bound(problem, candidate)
+    return (candidate, candidate_lower) if candidate_lower > lower else (best, lower)
+
+
+def _first_arcs(problem: Problem, potentials: Potentials) -> np.ndarray:
+    """Keys of all arcs of a small problem, of the arcs closest to tight of a large one."""
+    n, m = len(problem.a), len(problem.b)
+    if n * m <= COARSEST**2:
+        return np.arange(n * m)
+    cost, sources, targets = problem.cost, problem.sources, problem.targets
+    count = FIRST_ARCS[cost.p]
+    by_row, _ = best_arcs(cost, sources, targets, potentials.v, count)
+    by_column, _ = best_arcs(cost, targets, sources, potentials.u, count)
+    return np.union1d(_row_keys(by_row, m), _column_keys(by_column, m))
+
+
+def _price(
+    problem: Problem, potentials: Potentials, slack: float
+) -> tuple[np.ndarray, list[Potentials]]:
+    """Keys of the arcs that violate u_i + v_j <= c_ij most, and two feasible pairs.
+
+    The pairs are (v^c, v^cc) and (u^cc, u^c).
+    """
+    cost, sources, targets = problem.cost, problem.sources, problem.targets
+    u, v, count = potentials.u, potentials.v, ADDED_ARCS[problem.cost.p]
+    by_row, row_values = best_arcs(cost, sources, targets, v, count)
+    by_column, column_values = best_arcs(cost, targets, sources, u, count)
+    violated = np.concatenate(
+        [
+            _row_keys(by_row, len(v))[(row_values < u[:, None] - slack).ravel()],
+            _column_keys(by_column, len(v))[(column_values < v[:, None] - slack).ravel()],
+        ]
+    )
+    from_v, from_u = row_values[:, 0], column_values[:, 0]
+    pairs = [
+        Potentials(from_v, c_transform(cost, targets, sources, from_v)),
+        Potentials(c_transform(cost, sources, targets, from_u), from_u),
+    ]
+    return violated, pairs
+
+
+def _closest_to_use(excess: np.ndarray, count: int) -> np.ndarray:
+    """Which arcs have one of the `count` smallest reduced costs."""
+    if len(excess) <= count:
+        return np.ones(len(excess), dtype=bool)
+    return excess <= np.partition(excess, count)[count]
+
+
+def _row_keys(targets: np.ndarray, m: int) -> np.ndarray:
+    """Keys i m + j of the arcs (i, targets[i, k])."""
+    return (np.arange(len(targets))[:, None] * m + targets).ravel()
+
+
+def _column_keys(sources: np.ndarray, m: int) -> np.ndarray:
+    """Keys i m + j of the arcs (sources[j, k], j)."""
+    return (sources * m + np.arange(len(sources))[:, None]).ravel()

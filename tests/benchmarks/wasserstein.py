@@ -1,0 +1,110 @@
+"""Time and memory of certified Wasserstein distances, against POT's network simplex.
+
+    python -m tests.benchmarks.wasserstein [--full]
+
+Densities on the sphere at scattered points, no two in common. Every row runs in a process of its
+own, so that the peak memory is that of one solve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import ot
+
+from meanfield_pde.measure import Measure
+from meanfield_pde.wasserstein import WassersteinResult, wasserstein
+
+# Atoms on each side, p, relative gap asked for, and whether POT (n x m memory) takes part.
+SMALL = [
+    (1000, 1, 1e-8, True),
+    (1000, 2, 1e-8, True),
+    (2500, 1, 1e-8, True),
+    (2500, 2, 1e-8, True),
+    (5000, 1, 1e-8, True),
+    (5000, 2, 1e-8, True),
+]
+LARGE = [(20000, 1, 1e-4, False), (20000, 2, 1e-4, False), (20000, 2, 1e-8, False)]
+
+
+def fibonacci_sphere(count: int) -> np.ndarray:
+    """Nearly uniform points on the sphere."""
+    k = np.arange(count) + 0.5
+    z = 1 - 2 * k / count
+    longitude = np.pi * (1 + 5**0.5) * k
+    radius = np.sqrt(1 - z * z)
+    return np.column_stack([radius * np.cos(longitude), radius * np.sin(longitude), z])
+
+
+def densities(count: int) -> tuple[Measure, Measure]:
+    """A mixture of two von Mises-Fisher densities and a single one, on rotated points."""
+    x = fibonacci_sphere(count)
+    rotation, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
+    y = x @ rotation
+    first = 0.7 * np.exp(3 * (x @ [0.98, 0, 0.2] - 1)) + 0.3 * np.exp(5 * (x @ [-0.7, 0.7, 0] - 1))
+    second = np.exp(4 * (y @ [0, 0.98, 0.2] - 1))
+    return Measure(x, first), Measure(y, second)
+
+
+def ours(count: int, p: int, rtol: float) -> tuple[float, float, WassersteinResult]:
+    """Seconds, peak MB and the result."""
+    mu, nu = densities(count)
+    small = densities(600)
+    wasserstein(*small, p)  # compiles, or loads what was compiled before
+    started = time.perf_counter()
+    result = wasserstein(mu, nu, p, rtol=rtol)
+    seconds = time.perf_counter() - started
+    return seconds, peak_memory(), result
+
+
+def network_simplex(count: int, p: int) -> tuple[float, float, float]:
+    """Seconds (with the cost matrix), peak MB and the distance."""
+    mu, nu = densities(count)
+    started = time.perf_counter()
+    squared = ot.dist(mu.points, nu.points, "sqeuclidean")
+    costs = (2 * np.arcsin(np.minimum(1.0, 0.5 * np.sqrt(np.maximum(squared, 0.0))))) ** p
+    a, b = mu.masses / mu.masses.sum(), nu.masses / nu.masses.sum()
+    value = ot.emd2(a, b, costs, numItermax=10**9) ** (1 / p)
+    return time.perf_counter() - started, peak_memory(), value
+
+
+def peak_memory() -> float:
+    """Peak resident memory of this process in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="also 20,000 x 20,000 (minutes)")
+    rows = SMALL + (LARGE if parser.parse_args().full else [])
+    print(
+        f"{'atoms':>6} {'p':>2} {'rtol':>7} {'ours s':>8} {'POT s':>8} {'ratio':>6} "
+        f"{'gap':>8} {'difference':>10} {'ours MB':>8} {'POT MB':>7}  status"
+    )
+    fresh = multiprocessing.get_context("spawn")
+    for count, p, rtol, compare in rows:
+        with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+            seconds, memory, result = pool.submit(ours, count, p, rtol).result()
+        other = f"{'-':>8} {'-':>6} "
+        difference, other_memory = f"{'-':>10}", f"{'-':>7}"
+        if compare:
+            with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+                pot_seconds, pot_memory, value = pool.submit(network_simplex, count, p).result()
+            other = f"{pot_seconds:8.1f} {seconds / pot_seconds:6.2f} "
+            difference = f"{abs(result.value - value) / value:10.1e}"
+            other_memory = f"{pot_memory:7.0f}"
+        print(
+            f"{count:6d} {p:2d} {rtol:7.0e} {seconds:8.1f} {other}"
+            f"{result.gap:8.1e} {difference} {memory:8.0f} {other_memory}  {result.status}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
