@@ -12,6 +12,7 @@ from meanfield_pde import _platform
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 
 from meanfield_pde.attention import Attention  # noqa: E402
+from meanfield_pde.case import CompareCase  # noqa: E402
 from meanfield_pde.case_file import read_case  # noqa: E402
 from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
 from meanfield_pde.initial import (  # noqa: E402
@@ -21,31 +22,39 @@ from meanfield_pde.initial import (  # noqa: E402
     Uniform,
     VonMises,
 )
+from meanfield_pde.limit import ProjectionLimit  # noqa: E402
 from meanfield_pde.measure import Measure  # noqa: E402
 from meanfield_pde.mesh import circle_mesh, sphere_mesh  # noqa: E402
 from meanfield_pde.mesh_file import read_mesh  # noqa: E402
+from meanfield_pde.push_forward import push_forward  # noqa: E402
 from meanfield_pde.results import read_result  # noqa: E402
 from meanfield_pde.run import run_case  # noqa: E402
 from meanfield_pde.simulation import Observer, Solution, solve  # noqa: E402
+from meanfield_pde.wasserstein import WassersteinResult, wasserstein  # noqa: E402
 
 __all__ = [
     "Attention",
+    "CompareCase",
     "Component",
     "ExpressionDensity",
     "InputError",
     "MeanfieldError",
     "Measure",
     "Observer",
+    "ProjectionLimit",
     "Solution",
     "SolverError",
     "Tokens",
     "Uniform",
     "VonMises",
+    "WassersteinResult",
     "circle_mesh",
+    "push_forward",
     "read_case",
     "read_mesh",
     "read_result",
     "run_case",
     "solve",
     "sphere_mesh",
+    "wasserstein",
 ]

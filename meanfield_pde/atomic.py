@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,23 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 def replace_text(path: Path, text: str) -> None:
     """Put a text file in the place of `path`."""
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder if it exists; a folder at once and whole, by renaming it first."""
+    if path.is_dir():
+        doomed = path.with_name(f".{path.name}.{os.getpid()}.old")
+        path.rename(doomed)
+        shutil.rmtree(doomed)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed program has left in a folder under the temporary names used here."""
+    for path in folder.glob(".*.*"):
+        if re.fullmatch(r"\..+\.\d+\.\w+", path.name):
+            remove(path)
 
 
 def _flush(path: Path) -> None:

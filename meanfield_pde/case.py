@@ -147,12 +147,14 @@ class CompareCase:
         zero_temperature: compare with the same problem at beta = inf, solved alongside.
         p: the orders of the Wasserstein distances.
         cost: "geodesic" or "chordal".
+        time_limit: seconds for one distance, after which the interval reached is taken.
     """
 
     limit: bool = False
     zero_temperature: bool = False
     p: tuple[int, ...] = (1,)
     cost: str = "geodesic"
+    time_limit: float = 60.0
 
     def __post_init__(self) -> None:
         for name in ("limit", "zero_temperature"):
@@ -165,6 +167,8 @@ class CompareCase:
             raise InputError(f"compare.p must be [1], [2] or [1, 2], got {list(orders)}")
         object.__setattr__(self, "p", orders)
         choice(self.cost, "compare.cost", COSTS)
+        limit = real(self.time_limit, "compare.time_limit", "a number > 0", lambda s: s > 0)
+        object.__setattr__(self, "time_limit", limit)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from meanfield_pde import geometry
 from meanfield_pde.attention import Attention
 from meanfield_pde.finite_volume import FiniteVolumes
+from meanfield_pde.limit import ProjectionLimit
 from meanfield_pde.mean_field import SharedSum
-from meanfield_pde.spectrum import dominant_eigenspace
 
 AXES = "xyz"
 
@@ -39,16 +39,9 @@ class Diagnostics:
         volume = volumes.volume[own, None]
         self._second = volumes.gather(geometry.integrate(products, cells) / volume)
         self._square_distance: np.ndarray | None = None
-        eigenspace = dominant_eigenspace(attention.drift)
-        if eigenspace.basis is not None:
-            basis = eigenspace.basis
-
-            def square_distance(points: np.ndarray) -> np.ndarray:
-                along = points @ basis
-                across = np.linalg.norm(points - along @ basis.T, axis=1)
-                return np.arctan2(across, np.linalg.norm(along, axis=1)) ** 2
-
-            integral = geometry.integrate(square_distance, cells)
+        limit = ProjectionLimit(attention)
+        if limit.exists:
+            integral = geometry.integrate(lambda x: limit.distance_to_eigenspace(x) ** 2, cells)
             self._square_distance = volumes.gather(integral / volumes.volume[own])
         self._energy_sum: SharedSum | None = None
         if 0 < attention.beta < math.inf:

@@ -167,7 +167,7 @@ class Evolution:
             raise
 
     def _stepper(self) -> PETSc.TS:
-        ts = configured_stepper(self._comm)
+        ts: Any = configured_stepper(self._comm)
         ts.setRHSFunction(self._right_hand_side, self._state.duplicate())
         ts.setSolution(self._state)
         ts.setMaxTime(1e300)  # PETSc wants a limit; ours is `until`
@@ -177,7 +177,8 @@ class Evolution:
 
 def configured_stepper(comm: MPI.Comm) -> PETSc.TS:
     """PETSc's TS as its options choose it; InputError if they ask for what cannot work here."""
-    ts = PETSc.TS().create(comm)
+    ts: Any = PETSc.TS()
+    ts.create(comm)
     ts.setProblemType(PETSc.TS.ProblemType.NONLINEAR)
     ts.setType(PETSc.TS.Type.SSP)
     try:
@@ -200,16 +201,16 @@ def ssp_coefficient(ts: PETSc.TS) -> float:
         )
     options = PETSc.Options()
     method = options.getString("ts_ssp_type", "rks2")
-    stages = options.getInt("ts_ssp_nstages", {"rks2": 5, "rks3": 9, "rk104": 10}.get(method, 5))
+    stages = options.getInt("ts_ssp_num_stages", {"rks2": 5, "rks3": 9, "rk104": 10}.get(method, 5))
     if method == "rks2" and stages >= 2:
         return stages - 1.0
     if method == "rks3" and stages >= 4 and math.isqrt(stages) ** 2 == stages:
         return stages - math.sqrt(stages)
-    if method == "rk104":
+    if method == "rk104" and stages == 10:
         return 6.0
     raise InputError(
-        f"-ts_ssp_type {method} -ts_ssp_nstages {stages}: choose rks2 with at least 2 stages, "
-        "rks3 with 4, 9, 16, ... stages, or rk104"
+        f"-ts_ssp_type {method} -ts_ssp_num_stages {stages}: choose rks2 with at least 2 "
+        "stages, rks3 with 4, 9, 16, ... stages, or rk104, which has 10"
     )
 
 

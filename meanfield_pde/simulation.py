@@ -6,6 +6,7 @@ observers that write files, checkpoints and a progress bar.
 
 from __future__ import annotations
 
+import math
 import time as clock
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde import geometry
 from meanfield_pde.attention import Attention
-from meanfield_pde.case import TimeCase
+from meanfield_pde.case import CompareCase, TimeCase
+from meanfield_pde.cells import Cells
+from meanfield_pde.comparison import Comparison
 from meanfield_pde.diagnostics import Diagnostics
 from meanfield_pde.errors import InputError
 from meanfield_pde.evolution import Evolution
@@ -24,36 +26,9 @@ from meanfield_pde.initial import Uniform
 from meanfield_pde.initial_masses import InitialLike, cell_masses
 from meanfield_pde.mean_field import MeanField
 from meanfield_pde.measure import Measure
+from meanfield_pde.parallel import on_root
 from meanfield_pde.threads import set_threads
 from meanfield_pde.transport import Transport, scheme_named
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """The cells of the whole mesh in input order, the same on every rank.
-
-    Attributes:
-        points: the centre of each cell, on the sphere.
-        volumes: arc length or spherical area.
-        spread: mean squared geodesic distance of a cell's points from its centre.
-        vertices: the corners of each cell, cells x d x d.
-    """
-
-    points: np.ndarray
-    volumes: np.ndarray
-    spread: np.ndarray
-    vertices: np.ndarray
-
-    @classmethod
-    def of(cls, volumes: FiniteVolumes) -> Cells:
-        """Gather the cells of all ranks. Collective."""
-        own = slice(0, volumes.owned)
-        points, corners = volumes.centre[own], volumes.cell_points[own]
-        nodes, weights = geometry.quadrature(corners)
-        squared = geometry.geodesic_distance(nodes, points[:, None]) ** 2
-        spread = (weights * squared).sum(axis=1) / weights.sum(axis=1)
-        arrays = (points, volumes.volume[own], spread, corners)
-        return cls(*(volumes.gather(array) for array in arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +45,8 @@ class Solution:
         rejected: number of steps that had to be repeated.
         wall_time: seconds.
         mesh: the DOLFINx mesh.
+        limit: the push-forward of the initial density, if it was compared with.
+        zero_masses: the masses at zero temperature, if they were compared with.
     """
 
     attention: Attention
@@ -81,6 +58,8 @@ class Solution:
     rejected: int
     wall_time: float
     mesh: dolfinx_mesh.Mesh
+    limit: Measure | None = None
+    zero_masses: np.ndarray | None = None
 
     @property
     def density(self) -> np.ndarray:
@@ -120,6 +99,7 @@ class Simulation:
         scheme: str = "muscl",
         tolerance: float = 1e-10,
         threads: int | None = None,
+        compare: CompareCase | None = None,
     ) -> None:
         if not 0 < tolerance < 1:
             raise InputError(f"the tolerance must lie between 0 and 1, got {tolerance}")
@@ -127,20 +107,32 @@ class Simulation:
         self.comm = mesh.comm
         self.threads = set_threads(mesh.comm, threads)
         self.volumes = FiniteVolumes(mesh)
-        field = MeanField(attention, self.volumes, tolerance)
         transport = Transport(self.volumes, scheme_named(scheme))
-        self.evolution = Evolution(field, transport, cell_masses(initial, self.volumes))
+        masses = cell_masses(initial, self.volumes)
+
+        def evolve(head: Attention) -> Evolution:
+            return Evolution(MeanField(head, self.volumes, tolerance), transport, masses)
+
+        self.evolution = evolve(attention)
         self.diagnostics = Diagnostics(attention, self.volumes, tolerance)
         self.cells = Cells.of(self.volumes)
+        self.comparison: Comparison | None = None
+        self.zero: Evolution | None = None  # the same problem at zero temperature, alongside
+        if compare is not None:
+            self.comparison = Comparison(compare, attention, initial, self.cells)
+            if compare.zero_temperature:
+                self.zero = evolve(attention.with_beta(math.inf))
         self.until = 0.0
         self.times: list[float] = []
         self.masses: list[np.ndarray] = []
+        self.zero_masses: list[np.ndarray] = []
         self.rows: list[dict[str, float]] = []
         self.wall_time = 0.0
 
     def run(self, save_times: Sequence[float], observers: Iterable[Observer] = ()) -> None:
         """Evolve through the saved times that are still ahead. Collective."""
         watching = list(observers)
+        ahead = self.ahead(save_times)
         self.until = save_times[-1]
         begun = clock.perf_counter() - self.wall_time
 
@@ -152,8 +144,10 @@ class Simulation:
         for observer in watching:
             observer.started(self)
         try:
-            for time in self._ahead(save_times):
+            for time in ahead:
                 self.evolution.advance(time, after_step)
+                if self.zero is not None:
+                    self.zero.advance(time)
                 self._save()
                 self.wall_time = clock.perf_counter() - begun
                 for observer in watching:
@@ -162,12 +156,17 @@ class Simulation:
             for observer in watching:
                 observer.finished(self)
 
-    def _ahead(self, save_times: Sequence[float]) -> list[float]:
+    def ahead(self, save_times: Sequence[float]) -> list[float]:
         """The times still to be saved; after a restart the state may stand between two of them."""
         ahead = [time for time in save_times if not self.times or time > self.times[-1]]
-        if ahead and ahead[0] < self.evolution.time:
+        now = self.evolution.time
+        if save_times[-1] < now:
             raise InputError(
-                f"the checkpoint stands at t = {self.evolution.time:.6g}, beyond the time to save "
+                f"the checkpoint stands at t = {now:.6g}, beyond time.until = {save_times[-1]:.6g}"
+            )
+        if ahead and ahead[0] < now:
+            raise InputError(
+                f"the checkpoint stands at t = {now:.6g}, beyond the time to save "
                 f"{ahead[0]:.6g}; start again, or leave that time out"
             )
         return ahead
@@ -177,7 +176,14 @@ class Simulation:
         row = {"time": self.evolution.time, "step": float(self.evolution.step)}
         self.times.append(self.evolution.time)
         self.masses.append(masses)
-        self.rows.append(row | self.diagnostics.row(masses))
+        row |= self.diagnostics.row(masses)
+        zero_masses: np.ndarray | None = None
+        if self.zero is not None:
+            zero_masses = self.volumes.gather(self.zero.masses)
+            self.zero_masses.append(zero_masses)
+        if self.comparison is not None:
+            row |= on_root(self.comm, self.comparison.row, masses, zero_masses)
+        self.rows.append(row)
 
     def solution(self) -> Solution:
         """What has been saved so far."""
@@ -192,6 +198,8 @@ class Simulation:
             rejected=self.evolution.rejected,
             wall_time=self.wall_time,
             mesh=self.volumes.mesh,
+            limit=None if self.comparison is None else self.comparison.limit,
+            zero_masses=np.array(self.zero_masses) if self.zero is not None else None,
         )
 
 
@@ -206,6 +214,7 @@ def solve(
     scheme: str = "muscl",
     tolerance: float = 1e-10,
     threads: int | None = None,
+    compare: CompareCase | None = None,
     observers: Iterable[Observer] = (),
 ) -> Solution:
     """Solve d/dt mu + div(mu P_x V m) = 0 on the mesh, from time 0 to `until`. Collective.
@@ -221,12 +230,19 @@ def solve(
         scheme: "muscl" (second order) or "upwind" (first order).
         tolerance: bound on the error of the attention sum.
         threads: threads of each rank; by default the cores divided by the ranks of the machine.
+        compare: Wasserstein distances to add to the history.
         observers: called after every step and every saved time.
     """
     times = TimeCase(until, tuple(save_at), save_every).save_times
     initial = Uniform() if initial is None else initial
     simulation = Simulation(
-        attention, mesh, initial, scheme=scheme, tolerance=tolerance, threads=threads
+        attention,
+        mesh,
+        initial,
+        scheme=scheme,
+        tolerance=tolerance,
+        threads=threads,
+        compare=compare,
     )
     simulation.run(times, observers)
     return simulation.solution()

@@ -100,7 +100,9 @@ def test_the_case_of_the_documentation(case: Callable[[str], Path]) -> None:
     assert read.compare == CompareCase(True, True, (1, 2), "geodesic")
     assert read.output == OutputCase(Path("results/circle"), "pvd", 100)
     assert read.source == path
-    assert tomllib.loads(case_text(read)) == tomllib.loads(CONTRACT)
+    written = tomllib.loads(case_text(read))
+    assert written["compare"].pop("time_limit") == 60.0  # the one default that is not shown there
+    assert written == tomllib.loads(CONTRACT)
 
 
 def test_defaults(case: Callable[..., Path]) -> None:

@@ -1,0 +1,134 @@
+"""What each command does, in a few lines of the Python API."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+
+from meanfield_pde import figures, results
+from meanfield_pde.case_file import read_case
+from meanfield_pde.errors import InputError
+from meanfield_pde.limit import ProjectionLimit
+from meanfield_pde.measure import Measure
+from meanfield_pde.mesh import circle_surface, sphere_surface
+from meanfield_pde.mesh_file import write_surface
+from meanfield_pde.parallel import on_root
+from meanfield_pde.run import draw_figures, run_case, versions
+from meanfield_pde.threads import available_cores, set_threads
+from meanfield_pde.wasserstein import wasserstein
+
+LOG = logging.getLogger("meanfield_pde")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Solve a case and write its result folder."""
+    comm = MPI.COMM_WORLD
+    case = on_root(
+        comm, lambda: read_case(options.case, until=options.until, output=options.output)
+    )
+    if options.resume and options.overwrite:
+        raise InputError("--resume and --overwrite exclude each other; give one")
+    solution = run_case(
+        case,
+        comm=comm,
+        overwrite=options.overwrite,
+        resume=options.resume,
+        quiet=options.quiet,
+    )
+    LOG.info(
+        "done: t = %g after %d steps in %.1f s; results in %s, figure in %s",
+        solution.times[-1],
+        solution.steps,
+        solution.wall_time,
+        case.output.directory,
+        case.output.directory / results.FIGURES / figures.DENSITY,
+    )
+
+
+def limit(options: argparse.Namespace) -> None:
+    """Print spectrum, projection, rates and predicted times of a case."""
+
+    def describe() -> str:
+        found = ProjectionLimit(read_case(options.case).attention)
+        return json.dumps(found.describe(), indent=2) if options.json else found.report()
+
+    _print(on_root(MPI.COMM_WORLD, describe))
+
+
+def distance(options: argparse.Namespace) -> None:
+    """Print the Wasserstein distance of two measures, with its certified interval."""
+
+    def measure(path: Path) -> Measure:
+        return results.read_result(path).measure() if path.is_dir() else Measure.read(path)
+
+    def compute() -> str:
+        found = wasserstein(
+            measure(options.first),
+            measure(options.second),
+            options.p,
+            options.cost,
+            method=options.method,
+            time_limit=options.time_limit,
+        )
+        if options.json:
+            numbers = {f"w{options.p}": found.value, "cost": options.cost}
+            names = ("low", "high", "discretisation", "resolved", "status", "method")
+            return json.dumps(numbers | {name: getattr(found, name) for name in names}, indent=2)
+        lines = [
+            f"W{options.p} = {found.value:.12g}",
+            f"certified interval  [{found.low:.12g}, {found.high:.12g}]",
+            f"status              {found.status} ({found.method})",
+        ]
+        if found.discretisation > 0:
+            low, high = found.continuous
+            resolved = "" if found.resolved else "; not resolved by the cells, prefer W1"
+            lines.append(f"between densities   [{low:.6g}, {high:.6g}]{resolved}")
+        return "\n".join(lines)
+
+    _print(on_root(MPI.COMM_WORLD, compute))
+
+
+def mesh(options: argparse.Namespace) -> None:
+    """Write a mesh."""
+    if (options.grade is None) != (options.grade_to is None):
+        raise InputError("--grade and --grade-to go together: how much, and toward which axis")
+    make = circle_surface if options.kind == "circle" else sphere_surface
+    grade = 1.0 if options.grade is None else options.grade
+    axis = None if options.grade_to is None else np.array(options.grade_to)
+
+    def write() -> int:
+        surface = make(options.cells, grade=grade, axis=axis)
+        write_surface(options.output, surface)
+        return len(surface.cells)
+
+    LOG.info("%s: %d cells", options.output, on_root(MPI.COMM_WORLD, write))
+
+
+def plot(options: argparse.Namespace) -> None:
+    """Draw the figures of a result folder."""
+    for path in on_root(MPI.COMM_WORLD, draw_figures, options.result):
+        LOG.info("%s", path)
+
+
+def info(options: argparse.Namespace) -> None:
+    """Print versions, cores and threads."""
+    comm = MPI.COMM_WORLD
+    threads = set_threads(comm)
+    if comm.rank == 0:
+        for name, number in versions().items():
+            print(f"{name:14} {number}")
+        print(f"{'cores':14} {available_cores()}")
+        print(f"{'ranks':14} {comm.size}")
+        print(f"{'threads/rank':14} {threads}")
+        print(f"{'MPI':14} {MPI.Get_library_version().splitlines()[0]}")
+
+
+def _print(text: str) -> None:
+    if MPI.COMM_WORLD.rank == 0:
+        print(text)

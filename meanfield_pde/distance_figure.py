@@ -1,0 +1,83 @@
+"""The figure of the distances in a history: with their intervals, and the predicted rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from meanfield_pde.figures import save, title
+from meanfield_pde.limit import ProjectionLimit
+from meanfield_pde.results import FIGURES, Result
+
+# What is drawn, in this order: colours of Okabe and Ito, safe for the colour blind.
+_CURVES = {
+    "limit": ("density to limit", "#0072B2", "-"),
+    "zero": ("density to zero temperature", "#D55E00", "-"),
+    "zero_to_limit": ("zero temperature to limit", "#009E73", "--"),
+}
+
+
+def draw_distances(result: Result) -> Path | None:
+    """Draw figures/distances.png, if the history has distances at two times or more."""
+    orders = [p for p in (1, 2) if any(f"w{p}_{name}" in result.history for name in _CURVES)]
+    if not orders or len(result.times) < 2:
+        return None
+    figure = Figure(figsize=(5.4 * len(orders) + 0.4, 4.8), layout="constrained")
+    figure.suptitle(title(result, "Wasserstein distances"))
+    panels = figure.subplots(1, len(orders), squeeze=False)[0]
+    limit = ProjectionLimit(result.attention)
+    for axes, p in zip(panels, orders, strict=True):
+        _draw_order(axes, result, limit, p)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
+    return save(figure, result.directory / FIGURES / "distances.png")
+
+
+def _draw_order(axes: Axes, result: Result, limit: ProjectionLimit, p: int) -> None:
+    times, history = result.times, result.history
+    shown = []
+    for name, (label, colour, style) in _CURVES.items():
+        key = f"w{p}_{name}"
+        if key not in history:
+            continue
+        values = np.where(history[key] > 0, history[key], np.nan)
+        shown.append(values)
+        axes.semilogy(times, values, style, color=colour, label=label)
+        if f"{key}_low" in history:
+            low, high = history[f"{key}_low"], history[f"{key}_high"]
+            axes.fill_between(times, np.where(low > 0, low, np.nan), high, color=colour, alpha=0.3)
+    bars = [history[f"bar_{name}"] for name in _CURVES if f"bar_{name}" in history]
+    bar = np.max(bars, axis=0)
+    axes.fill_between(
+        times, 0, bar, color="0.85", lw=0, label="below the width of the cells", zorder=0
+    )
+    largest = float(np.nanmax(shown)) if np.isfinite(shown).any() else 1.0
+    axes.set_ylim(bar[bar > 0].min(initial=largest) / 3, largest * 1.5)
+    if limit.exists and f"w{p}_limit" in history:
+        _draw_rate(axes, times, limit.decay_rate(p), history[f"w{p}_limit"][0])
+        if limit.attention.beta < np.inf and limit.lifetime < times[-1]:
+            axes.axvline(
+                limit.lifetime, ls=":", color="k", lw=0.9, label="predicted end of the plateau"
+            )
+    axes.set_xlim(times[0], times[-1])
+    axes.set_xlabel("time t")
+    axes.set_ylabel(f"$W_{p}$ (radians)" if _geodesic(result) else f"$W_{p}$ (chord length)")
+
+
+def _draw_rate(axes: Axes, times: np.ndarray, rate: float, start: float) -> None:
+    if not (np.isfinite(rate) and rate > 0 and start > 0):
+        return
+    axes.semilogy(
+        times,
+        1.2 * start * np.exp(-rate * (times - times[0])),
+        ":",
+        color="0.35",
+        label="slope of the predicted rate",
+    )
+
+
+def _geodesic(result: Result) -> bool:
+    return 'cost = "chordal"' not in result.case

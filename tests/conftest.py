@@ -1,0 +1,110 @@
+"""What the tests of the command line share: cases, and ways to run commands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from meanfield_pde import cli
+
+# `mpiexec` and `meanfield-pde` are those of the environment that runs the tests.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+CIRCLE = """
+[attention]
+query = [[1.0, 0.0], [0.0, 1.0]]
+key   = [[1.0, 0.0], [0.0, 1.0]]
+value = [[1.0, 0.2], [0.0, 0.3]]
+beta  = 40.0
+[mesh]
+kind = "circle"
+cells = 200
+[initial]
+kind = "expression"
+density = "1 + 0.5*x + 0.3*x*y"
+[time]
+until = 5.0
+save_every = 0.5
+"""
+SPHERE = """
+[attention]
+query = [[1.0, 0.3, 0.0], [-0.2, 0.9, 0.1], [0.0, 0.2, 0.8]]
+key   = [[1.0, 0.0, 0.2], [0.1, 1.0, 0.0], [0.0, -0.3, 1.0]]
+value = [[1.0, 0.4, 0.0], [-0.1, 0.5, 0.3], [0.2, 0.0, 0.3]]
+beta  = 40.0
+[mesh]
+kind = "sphere"
+cells = 320
+[initial]
+kind = "expression"
+density = "1 + 0.5*x*y + 0.4*z - 0.3*x"
+[time]
+until = 5.0
+save_at = [1.0]
+"""
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+Write = Callable[..., Path]
+Main = Callable[..., tuple[int, str]]
+
+
+def environment() -> dict[str, str]:
+    """One thread a rank: the tests share the cores with each other."""
+    return os.environ | {"MEANFIELD_PDE_THREADS": "1"}
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """Run `meanfield-pde`, or a Python script, as a user would; on several ranks if asked for."""
+
+    def run(
+        *arguments: object, ranks: int = 1, cwd: Path = tmp_path, script: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
+        line += ["meanfield-pde"] if script is None else [sys.executable, str(script)]
+        return subprocess.run(
+            [*line, *map(str, arguments)],
+            cwd=cwd,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def write_case(tmp_path: Path) -> Write:
+    """Write a case file, with replacements that must apply."""
+
+    def write(text: str, *changes: tuple[str, str], name: str = "some-case.toml") -> Path:
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
+    """Run a command in this process; its exit code, and what it wrote to standard error."""
+    monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
+
+    def run(*arguments: object) -> tuple[int, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(argument) for argument in arguments])
+        return ended.value.code, capfd.readouterr().err  # type: ignore[return-value]
+
+    return run
