@@ -5,26 +5,33 @@
 The conormal of a geodesic edge is constant along it and tangent to the sphere, so that the
 projection P_x drops out. On the circle a facet is a point; on the sphere m is evaluated at the
 vertices, half as many as cells, and its mean along an edge is a weighted sum of the values near by.
+Without the denominator of the softmax, m(x) is the mean times Z(x).
 """
 
 from __future__ import annotations
 
-import numpy as np
-import scipy.sparse
-import scipy.spatial
+import logging
 
-from meanfield_pde import geometry
+import numpy as np
+
 from meanfield_pde.attention import Attention
-from meanfield_pde.attention_sum import TILE, Sources, Targets
+from meanfield_pde.attention_sum import AttentionSum
+from meanfield_pde.attention_sum.low_rank import all_groups
+from meanfield_pde.attention_sum.tree import TILE
+from meanfield_pde.cell_sources import refinement_pays, three_points
 from meanfield_pde.errors import InputError
+from meanfield_pde.facet_means import facet_mean_operator
 from meanfield_pde.finite_volume import FiniteVolumes
+
+_log = logging.getLogger("meanfield_pde")
 
 
 class SharedSum:
-    """An attention sum with fixed sources and targets, its tiles dealt out to the ranks.
+    """An attention sum with fixed sources and targets, its work dealt out to the ranks.
 
-    Tiles are dealt in turn, because their cost varies from place to place on the sphere. Every rank
-    gets the whole result: O(cells) numbers, as many as the masses it needs in any case.
+    Tiles of targets are dealt in turn, because their cost varies from place to place on the sphere;
+    groups of sources, for the moments of the expansion, in ranges. Every rank gets the whole
+    result: O(cells) numbers, as many as the masses it needs in any case.
     """
 
     def __init__(
@@ -36,31 +43,56 @@ class SharedSum:
         tolerance: float,
     ) -> None:
         self._comm = comm = volumes.comm
-        self._tolerance = tolerance
-        self._sources = Sources(sources)
-        self._targets = Targets(targets, scores)
-        shares = [np.arange(rank, self._targets.tiles, comm.size) for rank in range(comm.size)]
+        self._sum = AttentionSum(sources, targets, scores, tolerance)
+        ranks = range(comm.size)
+        shares = [np.arange(rank, self._sum.targets.tiles, comm.size) for rank in ranks]
         self._tiles = shares[comm.rank]
         self._counts = [share.size * TILE * 4 for share in shares]
+        groups = np.array_split(all_groups(), comm.size)
+        self._groups = groups[comm.rank]
+        self._group_counts = np.array([share.size for share in groups])
         # The targets in the order in which the ranks' results follow one another.
-        self._order = self._targets.order.reshape(-1, TILE)[np.concatenate(shares)].ravel()
+        self._order = self._sum.targets.order.reshape(-1, TILE)[np.concatenate(shares)].ravel()
+
+    @property
+    def method(self) -> str:
+        """How the last sums were computed, and the estimate that this was chosen by."""
+        return str(self._sum.estimate)
 
     def __call__(self, log_masses: np.ndarray) -> np.ndarray:
         """Rows (m, log Z) at all targets for the log masses of all sources. Collective."""
-        sums = self._sources.sums(self._targets.scores, self._tiles, log_masses, self._tolerance)
-        own = np.ascontiguousarray(sums.T)
+        attention_sum = self._sum
+        attention_sum.load(log_masses)
+        total = self._total_moments() if attention_sum.estimate.use_low_rank else None
+        own = np.ascontiguousarray(attention_sum.sums(self._tiles, total).T)
         gathered = own
         if self._comm.size > 1:
             gathered = np.empty((len(self._order), 4))
             self._comm.Allgatherv(own, [gathered, self._counts])
-        result = np.empty((self._targets.count, self._sources.dimension + 1))
-        result[self._order, :-1] = gathered[:, : self._sources.dimension]
+        dimension = attention_sum.sources.dimension
+        result = np.empty((attention_sum.targets.count, dimension + 1))
+        result[self._order, :-1] = gathered[:, :dimension]
         result[self._order, -1] = gathered[:, 3]
         return result
 
+    def _total_moments(self) -> np.ndarray:
+        own = self._sum.moments(self._groups)
+        parts = own
+        if self._comm.size > 1:
+            # Added up in the order of the groups on every rank: the same sum on any number of them.
+            parts = np.empty((self._group_counts.sum(), *own.shape[1:]))
+            counts = self._group_counts * int(np.prod(own.shape[1:]))
+            self._comm.Allgatherv(own, [parts, counts])
+        return parts.sum(axis=0)
+
 
 class MeanField:
-    """Facet fluxes for the masses of the cells; at zero temperature they do not change."""
+    """Facet fluxes for the masses of the cells; at zero temperature they do not change.
+
+    Attributes:
+        largest_weight: the largest factor Z(x) in the last fluxes, by which velocities exceed those
+            of the softmax; 1 if that has its denominator.
+    """
 
     def __init__(self, attention: Attention, volumes: FiniteVolumes, tolerance: float) -> None:
         if attention.dimension != volumes.dimension:
@@ -74,63 +106,55 @@ class MeanField:
         self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
         self._facet_mean = facet_mean_operator(volumes)
         self._fixed: np.ndarray | None = None
+        self._log_shares: np.ndarray | None = None  # of the points of a cell, if it has several
+        self._logged = False
+        self.largest_weight = 1.0
         if attention.zero_temperature:
             self._fixed = self._facet_flux(attention.mean(volumes.vertices))
         else:
-            centres = volumes.gather(volumes.centre[: volumes.owned])
-            scores = attention.scores(volumes.vertices)
-            self._sum = SharedSum(volumes, centres, volumes.vertices, scores, tolerance)
+            self._sum = self._shared_sum()
+
+    @property
+    def points_per_cell(self) -> int:
+        """Points among which a cell's mass is divided in the attention sum: 1 or 3."""
+        return 1 if self._log_shares is None else self._log_shares.shape[1]
 
     def flux(self, masses: np.ndarray) -> np.ndarray:
         """Fluxes q_f through the facets of this rank, for the masses of own cells. Collective."""
         if self._fixed is not None:
             return self._fixed
         with np.errstate(divide="ignore"):
-            log_masses = self.volumes.gather(np.log(masses))
-        return self._facet_flux(self._sum(log_masses)[:, : self.volumes.dimension])
+            return self.flux_from_log(np.log(masses))
+
+    def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
+        """The same for log masses, which may be below the range of doubles. Collective."""
+        if self._fixed is not None:
+            return self._fixed
+        log_masses = self.volumes.gather(log_masses)
+        if self._log_shares is not None:
+            log_masses = (log_masses[:, None] + self._log_shares).ravel()
+        sums = self._sum(log_masses)
+        means = sums[:, : self.volumes.dimension]
+        if not self.attention.normalise:
+            weight = np.exp(sums[:, -1:])  # the total mass is one
+            self.largest_weight = float(weight.max())
+            means = weight * means
+        if not self._logged and self.volumes.comm.rank == 0:
+            _log.info("attention sum, %d points a cell: %s", self.points_per_cell, self._sum.method)
+        self._logged = True
+        return self._facet_flux(means)
+
+    def _shared_sum(self) -> SharedSum:
+        volumes, attention = self.volumes, self.attention
+        own = slice(0, volumes.owned)
+        scores = attention.scores(volumes.vertices)
+        sources = volumes.gather(volumes.centre[own])
+        cells = volumes.gather(volumes.cell_points[own])
+        if refinement_pays(cells, volumes.vertices, scores, self.tolerance):
+            points, shares = three_points(cells)
+            sources = points.reshape(-1, volumes.dimension)
+            self._log_shares = np.log(shares)
+        return SharedSum(volumes, sources, volumes.vertices, scores, self.tolerance)
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
         return (self._push * (self._facet_mean @ vertex_means)).sum(axis=1)
-
-
-# Vertices that enter the mean along an edge: on a regular mesh its ends and all next to them.
-_STENCIL = 10
-# Where the weights would amplify their data by more than this, the two ends alone are used.
-_LARGEST_WEIGHTS = 3.0
-
-
-def facet_mean_operator(volumes: FiniteVolumes) -> scipy.sparse.csr_array:
-    """The matrix that takes values at all vertices to their means along this rank's facets.
-
-    On the sphere the mean of the two ends has an error of length^2 / 12 times the second
-    derivative, which would dominate the error of the whole scheme. The weights of the nearest
-    vertices are the least change of (1/2, 1/2) that is exact for all polynomials of degree 2 in
-    the tangent plane: C w = r with rows of C the monomials, w = w_0 + C^+ (r - C w_0).
-    """
-    ends = volumes.facet_vertices
-    facets, vertices = len(ends), len(volumes.vertices)
-    if volumes.dimension == 2:
-        one = np.ones(facets)
-        return scipy.sparse.csr_array((one, (np.arange(facets), ends[:, 0])), (facets, vertices))
-    size = min(_STENCIL, vertices)
-    _, near = scipy.spatial.cKDTree(volumes.vertices).query(volumes.facet_midpoint, k=size)
-    at_end = (near[:, :, None] == ends[:, None, :]).any(axis=2)
-    middle = volumes.facet_midpoint[:, None]
-    length = volumes.facet_length[:, None]
-    conormal = volumes.facet_conormal[:, None]
-    arrow = geometry.tangent_vector(middle, volumes.vertices[near])
-    across = (arrow * conormal).sum(axis=2) / length
-    along = (arrow * np.cross(conormal, middle)).sum(axis=2) / length
-    monomials = np.stack(
-        [np.ones_like(along), along, across, along**2, along * across, across**2], axis=1
-    )
-    exact = np.array([1.0, 0.0, 0.0, 1 / 12, 0.0, 0.0])
-    plain = at_end / 2.0
-    miss = exact - np.einsum("fmk,fk->fm", monomials, plain)
-    weights = plain + np.einsum("fkm,fm->fk", np.linalg.pinv(monomials), miss)
-    fine = (at_end.sum(axis=1) == 2) & (np.abs(weights).sum(axis=1) < _LARGEST_WEIGHTS)
-    # An unfit row keeps its ends only; its other weights are stored as zeros.
-    near[~fine, :2] = ends[~fine]
-    weights[~fine] = np.where(np.arange(size) < 2, 0.5, 0.0)
-    row = np.repeat(np.arange(facets), size)
-    return scipy.sparse.csr_array((weights.ravel(), (row, near.ravel())), (facets, vertices))

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from meanfield_pde.attention_sum import log_partition, softmax_mean
+from meanfield_pde.attention_sum.sources import Sources
+from meanfield_pde.attention_sum.tree import LEAF, NODE, TILE, TOP, bisect, boxes
 
 TOLERANCE = 1e-10
-# One more and one less than the 32 targets of a tile and the 64 sources of a block.
-SIZES = [1, 31, 32, 33, 63, 64, 65, 1000]
+# One more and one less than the targets of a tile and the sources of a leaf, a node, and the top.
+SIZES = [1, TILE - 1, TILE, TILE + 1, NODE - 1, NODE + 1, TOP + 1]
 SCALES = [0.0, 1e-8, 1.0, 30.0, 1e3, 1e5]
 DIMENSIONS = [2, 3, 4]
 
@@ -26,6 +28,12 @@ def one_thread() -> Iterator[None]:
     numba.set_num_threads(1)
     yield
     numba.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def tiles_for_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain sum, which does the smallest elsewhere, is what they are compared with here."""
+    monkeypatch.setattr("meanfield_pde.attention_sum.summation.FEW_TERMS", 0)
 
 
 def on_sphere(rng: np.random.Generator, count: int, d: int) -> np.ndarray:
@@ -170,6 +178,57 @@ def test_the_tolerance_is_a_bound(d: int, tolerance: float) -> None:
         assert np.abs(found - logs).max() <= tolerance + rounding
 
 
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("d", [2, 3])
+def test_three_levels_of_pruning(
+    measure: Callable[[np.random.Generator, int, int], Measure], d: int
+) -> None:
+    """Thousands of sources, so that whole nodes and tops are skipped, or none is."""
+    rng = np.random.default_rng([13, d, MEASURES.index(measure)])
+    points, log_masses = measure(rng, 3 * TOP + 100, d)
+    for scale in (3.0, 300.0, 3e4):
+        check(random_scores(rng, 50, d, scale), points, log_masses)
+
+
+def test_leaves_are_skipped_where_the_scores_are_long() -> None:
+    rng = np.random.default_rng(14)
+    points = on_sphere(rng, 5 * TOP, 3)
+    sources = Sources(points)
+    sources.load(np.zeros(len(points)))
+    visited = []
+    for scale in (1.0, 100.0, 1e4):
+        near = points[0] + 0.02 * rng.normal(size=(TILE, 3))
+        scores = scale * near / np.linalg.norm(near, axis=1, keepdims=True)
+        visits, _ = sources.survey(np.ascontiguousarray(scores.T), np.array([0]), TOLERANCE)
+        visited.append(visits[0] / sources.leaves)
+    assert visited[0] == 1.0
+    assert visited[1] < 0.25
+    assert visited[2] < 0.02
+
+
+@pytest.mark.parametrize("size", [LEAF, NODE])
+def test_boxes_contain_their_points(size: int) -> None:
+    rng = np.random.default_rng(15)
+    for points in (on_sphere(rng, 1000, 3), clusters(rng, 1000, 3)[0], rng.normal(size=(1000, 3))):
+        ordered = points[np.concatenate(bisect(points, (TOP, NODE, LEAF)))]
+        box = boxes(ordered, size).reshape(-1, 4, 3)
+        for k, start in enumerate(range(0, 1000, size)):
+            offset = ordered[start : start + size] - box[k, 0]
+            for axis in box[k, 1:]:
+                assert np.abs(offset @ axis).max() <= axis @ axis * (1 + 1e-12) + 1e-30
+
+
+def test_the_tree_is_nested() -> None:
+    points = on_sphere(np.random.default_rng(16), 2 * TOP + 5, 3)
+    groups = bisect(points, (TOP, NODE, LEAF))
+    assert [len(group) for group in groups[:-1]] == [LEAF] * (len(groups) - 1)
+    assert np.array_equal(np.sort(np.concatenate(groups)), np.arange(len(points)))
+    tops = bisect(points, (TOP,))
+    order = np.concatenate(groups)
+    for number, top in enumerate(tops):
+        assert set(order[number * TOP : (number + 1) * TOP]) == set(top)
+
+
 def test_arguments_are_left_alone() -> None:
     rng = np.random.default_rng(11)
     points, log_masses = half_of_the_sphere_empty(rng, 100, 3)
@@ -184,8 +243,11 @@ def test_arguments_are_left_alone() -> None:
 @pytest.mark.parametrize("d", DIMENSIONS)
 @pytest.mark.parametrize("measure", [masses_over_300_decades, half_of_the_sphere_empty])
 def test_the_number_of_threads_changes_no_bit(
-    measure: Callable[[np.random.Generator, int, int], Measure], d: int
+    measure: Callable[[np.random.Generator, int, int], Measure],
+    d: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("meanfield_pde.attention_sum.summation.WORK_PER_THREAD", 1.0)
     rng = np.random.default_rng(12)
     for scale in (1.0, 1e3, 1e5):
         points, log_masses = measure(rng, 500, d)
