@@ -6,6 +6,7 @@ the chosen kind is an error, of one line, that names the file, the key and what 
 
 from __future__ import annotations
 
+import difflib
 import math
 import reprlib
 import tomllib
@@ -14,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from meanfield_pde.attention import Attention, read_weights
+from meanfield_pde.attention import read_weights
 from meanfield_pde.case import (
     DIMENSIONS,
     Case,
@@ -35,12 +36,12 @@ from meanfield_pde.initial import (
     Uniform,
     VonMises,
 )
+from meanfield_pde.layers import MATRICES, AttentionLike, from_arrays
 
 Table = dict[str, Any]
 
-MATRICES = ("query", "key", "value")
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "attention": (*MATRICES, "weights", "beta"),
+    "attention": (*MATRICES, "weights", "beta", "normalise", "layer_duration"),
     "initial": ("kind", "components", "density", "path"),
 } | {
     name: tuple(key.name for key in fields(section))
@@ -86,8 +87,9 @@ def read_case(
 
 def _load(path: Path) -> Table:
     if not path.is_file():
-        siblings = (one.name for one in path.parent.glob("*.toml"))
-        near = did_you_mean(path.name, siblings)
+        stems = [one.stem for one in path.parent.glob("*.toml")]
+        close = difflib.get_close_matches(path.stem, stems, n=1)
+        near = f"; did you mean '{close[0]}.toml'?" if close else ""
         raise InputError(f"no such case file{near}")
     try:
         return parse(path.read_text(encoding="utf-8-sig"))
@@ -148,15 +150,21 @@ def _case(sections: dict[str, Table], path: Path, until: float | None, output: A
     )
 
 
-def _attention(table: Table, folder: Path) -> Attention:
-    if "weights" not in table:
-        matrices: Table = {name: _matrix(table[name], f"attention.{name}") for name in MATRICES}
-        return Attention(**matrices, beta=_beta(table["beta"]))
-    both = [name for name in MATRICES if name in table]
-    if both:
-        raise InputError(f"[attention] give weights or {both[0]}, not both")
-    weights = read_weights(input_path(table["weights"], "attention.weights", folder))
-    return Attention(**weights, beta=_beta(table["beta"]))
+def _attention(table: Table, folder: Path) -> AttentionLike:
+    matrices: Table
+    if "weights" in table:
+        both = [name for name in MATRICES if name in table]
+        if both:
+            raise InputError(f"[attention] give weights or {both[0]}, not both")
+        matrices = read_weights(input_path(table["weights"], "attention.weights", folder))
+    else:
+        matrices = {name: _matrices(table[name], f"attention.{name}") for name in MATRICES}
+    return from_arrays(
+        matrices,
+        _beta(table["beta"]),
+        normalise=table.get("normalise", True),
+        layer_duration=table.get("layer_duration"),
+    )
 
 
 def _time(sections: dict[str, Table], until: float | None) -> TimeCase:
@@ -199,6 +207,14 @@ def _components(given: Any) -> tuple[Component, ...]:
         except InputError as error:
             raise InputError(f"{name}.{error}") from None
     return tuple(components)
+
+
+def _matrices(given: Any, name: str) -> list[Any]:
+    """A matrix, or a list of them, one for each layer."""
+    nested = isinstance(given, list) and given and isinstance(given[0], list) and given[0]
+    if nested and isinstance(nested[0], list):
+        return [_matrix(layer, f"{name}[{i}]") for i, layer in enumerate(given)]
+    return _matrix(given, name)
 
 
 def _matrix(given: Any, name: str) -> list[list[float]]:

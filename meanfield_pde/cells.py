@@ -31,8 +31,6 @@ class Cells:
         """Gather the cells of all ranks. Collective."""
         own = slice(0, volumes.owned)
         points, corners = volumes.centre[own], volumes.cell_points[own]
-        nodes, weights = geometry.quadrature(corners)
-        squared = geometry.geodesic_distance(nodes, points[:, None]) ** 2
-        spread = (weights * squared).sum(axis=1) / weights.sum(axis=1)
+        spread = geometry.cell_spread(corners, points)
         arrays = (points, volumes.volume[own], spread, corners)
         return cls(*(volumes.gather(array) for array in arrays))

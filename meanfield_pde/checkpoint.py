@@ -26,7 +26,7 @@ def write_checkpoint(directory: Path, simulation: Simulation) -> None:
     """Write checkpoint.h5: the present state, and everything saved so far. Collective."""
     evolutions = _evolutions(simulation)
     masses = {
-        name: simulation.volumes.gather(evolution.masses) for name, evolution in evolutions.items()
+        name: simulation.volumes.gather(evolution.state) for name, evolution in evolutions.items()
     }
 
     def write(path: Path) -> None:
@@ -54,6 +54,14 @@ def restore_checkpoint(directory: Path, simulation: Simulation) -> None:
     path = directory / CHECKPOINT
     evolutions = _evolutions(simulation)
     data = on_root(simulation.comm, _read, path, simulation.cells, list(evolutions))
+    # The case names files, which may have changed; the masses made of them are still there.
+    start = simulation.volumes.gather(simulation.evolution.masses)
+    saved = data["saved_masses"]
+    if len(saved) and not np.allclose(saved[0], start, rtol=1e-9, atol=0):
+        raise InputError(
+            f"{path}: the checkpoint was made from another initial density; has a file that the "
+            "case names changed? Start again with --overwrite"
+        )
     for name, evolution in evolutions.items():
         state = data[name]
         own = simulation.volumes.scatter(state["masses"])

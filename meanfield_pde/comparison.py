@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meanfield_pde.attention import Attention
 from meanfield_pde.case import CompareCase
 from meanfield_pde.cells import Cells
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial import ExpressionDensity, Tokens, Uniform, VonMises
 from meanfield_pde.initial_masses import InitialLike
+from meanfield_pde.layers import AttentionLike
 from meanfield_pde.limit import ProjectionLimit
 from meanfield_pde.measure import Measure
 from meanfield_pde.push_forward import push_forward, push_forward_atoms
@@ -39,7 +39,7 @@ class Comparison:
     """The distances of the saved densities to the limit and to zero temperature."""
 
     def __init__(
-        self, settings: CompareCase, attention: Attention, initial: InitialLike, cells: Cells
+        self, settings: CompareCase, attention: AttentionLike, initial: InitialLike, cells: Cells
     ) -> None:
         self.settings = settings
         self.limit: Measure | None = None
@@ -95,7 +95,7 @@ class Comparison:
         return result
 
 
-def limit_measure(attention: Attention, initial: InitialLike, cells: Cells) -> Measure:
+def limit_measure(attention: AttentionLike, initial: InitialLike, cells: Cells) -> Measure:
     """The push-forward of the initial density under the projection map of the attention."""
     limit = ProjectionLimit(attention)
     if not limit.exists:
@@ -108,8 +108,14 @@ def limit_measure(attention: Attention, initial: InitialLike, cells: Cells) -> M
     if isinstance(initial, str):
         initial = ExpressionDensity(initial)
     if isinstance(initial, Uniform | VonMises | ExpressionDensity):
-        scale = initial.length_scale(attention.dimension)
-        return push_forward(limit, cells.vertices, initial.density, length_scale=scale)
+        d = attention.dimension
+        return push_forward(
+            limit,
+            cells.vertices,
+            initial.density,
+            length_scale=initial.length_scale(d),
+            peaks=initial.peaks(d),
+        )
     content = initial if callable(initial) else np.asarray(initial, dtype=float)
     return push_forward(limit, cells.vertices, content)
 

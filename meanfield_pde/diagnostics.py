@@ -18,13 +18,15 @@ AXES = "xyz"
 class Diagnostics:
     """Functionals of the density, exact for one that is constant in each cell.
 
+    With layers, those of the layer that acts up to the time in question.
+
     energy      (1 / 2 beta) ∬ exp(beta <x, B y>) dmu dmu, and its logarithm, which does not
                 overflow; not defined (nan) at beta = 0 and at zero temperature
     lyapunov    ∫ dist(x, E)^2 dmu with E the dominant eigenspace of A = V B^T, if there is one
     """
 
     def __init__(self, attention: Attention, volumes: FiniteVolumes, tolerance: float) -> None:
-        self._attention = attention
+        self.attention = attention
         self._dimension = d = volumes.dimension
         own = slice(0, volumes.owned)
         cells = volumes.cell_points[own]
@@ -40,7 +42,9 @@ class Diagnostics:
         self._second = volumes.gather(geometry.integrate(products, cells) / volume)
         self._square_distance: np.ndarray | None = None
         limit = ProjectionLimit(attention)
-        if limit.exists:
+        if limit.dimension == d:  # every point lies in E
+            self._square_distance = np.zeros(volumes.global_cells)
+        elif limit.exists:
             integral = geometry.integrate(lambda x: limit.distance_to_eigenspace(x) ** 2, cells)
             self._square_distance = volumes.gather(integral / volumes.volume[own])
         self._energy_sum: SharedSum | None = None
@@ -60,8 +64,8 @@ class Diagnostics:
             *(f"mean_{AXES[i]}" for i in range(d)),
             *(f"second_{AXES[i]}{AXES[j]}" for i, j in self._pairs),
             "energy",
-            "log_energy",
             "lyapunov",
+            "log_energy",
         ]
 
     def row(self, masses: np.ndarray) -> dict[str, float]:
@@ -78,8 +82,8 @@ class Diagnostics:
             *(masses @ self._mean),
             *(masses @ self._second),
             energy,
-            log_energy,
             lyapunov,
+            log_energy,
         ]
         return dict(zip(self.columns(), map(float, values), strict=True))
 
@@ -92,4 +96,4 @@ class Diagnostics:
         exponent = log_masses + log_inner
         largest = exponent.max()
         total = largest + math.log(np.exp(exponent - largest).sum())
-        return total - math.log(2 * self._attention.beta)
+        return total - math.log(2 * self.attention.beta)

@@ -4,7 +4,8 @@ Each says what the user asked for, and can
 
     check(d)             raise InputError unless it makes sense on the sphere S^(d-1), d = 2 or 3
     density(points)      values at N x d points of the sphere, with respect to arc length or area
-    length_scale(d)      the angle over which it changes, which a quadrature has to resolve
+    length_scale(d)      the angle over which it changes most, the width of its peaks
+    peaks(d)             the points where it is concentrated, which a quadrature must not miss
 
 but for `Tokens`, which are atoms to be deposited in cells. Densities need not have mass one: the
 solver divides by the total mass.
@@ -51,6 +52,10 @@ class Uniform:
     def length_scale(self, dimension: int) -> float:
         """Angle over which the density changes: it never does."""
         return math.inf
+
+    def peaks(self, dimension: int) -> np.ndarray:
+        """There are none."""
+        return np.empty((0, dimension))
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,10 @@ class VonMises:
         k = self.max_concentration
         return 1 / math.sqrt(k) if k > 0 else math.inf
 
+    def peaks(self, dimension: int) -> np.ndarray:
+        """The means of the components."""
+        return np.array([c.direction for c in self.components if c.weight > 0])
+
 
 @dataclass(frozen=True)
 class ExpressionDensity:
@@ -200,6 +209,11 @@ class ExpressionDensity:
         slope = math.sqrt(squared_slope.max())
         largest = _largest(self.expression, dimension)
         return largest / slope if slope > 1e-8 * largest else math.inf
+
+    def peaks(self, dimension: int) -> np.ndarray:
+        """The probe with the largest value."""
+        points = probes(dimension)
+        return points[[int(np.argmax(self.density(points)))]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,8 @@ def _unscaled(initial: InitialLike, volumes: FiniteVolumes) -> np.ndarray:
         return np.zeros(volumes.owned)
     if isinstance(initial, Uniform | VonMises | ExpressionDensity):
         initial.check(volumes.dimension)
-        return geometry.integrate(initial.density, cells, initial.length_scale(volumes.dimension))
+        d = volumes.dimension
+        return geometry.integrate(initial.density, cells, initial.length_scale(d), initial.peaks(d))
     if callable(initial):
         return geometry.integrate(initial, cells)
     masses = np.asarray(initial, dtype=float)

@@ -21,6 +21,7 @@ import h5py
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
+from meanfield_pde.atomic import flush
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import Surface, build_mesh
 from meanfield_pde.mesh_check import check_surface
@@ -96,12 +97,12 @@ def write_surface(path: str | Path, surface: Surface) -> None:
                 file["/Mesh/mesh/geometry"] = np.asarray(surface.points, dtype=np.float64)
             new_path.write_bytes(_xdmf_text(surface, data.name))
             for new in (new_data, new_path):
-                _flush(new)
+                flush(new)
             # The HDF5 file first. The XDMF text depends on the sizes alone, which the reader
             # compares, so that an old text never passes for a description of the new data.
             os.replace(new_data, data)
             os.replace(new_path, path)
-        _flush(path.parent)
+        flush(path.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot write the mesh: {error.strerror or error}") from error
 
@@ -283,12 +284,3 @@ def _suggestion(path: Path) -> str:
     names = [p.name for p in path.parent.glob("*") if p.suffix in (".xdmf", ".msh")]
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
     return f"; did you mean {path.parent / near[0]}?" if near else ""
-
-
-def _flush(path: Path) -> None:
-    """Have the system write a file, or the entries of a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

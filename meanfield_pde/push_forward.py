@@ -20,18 +20,15 @@ from meanfield_pde.clipping import padded, split, split_polygons, triangulated
 from meanfield_pde.errors import InputError
 from meanfield_pde.geometry import (
     cell_mean,
+    cell_spread,
     cell_volume,
-    geodesic_distance,
     integrate,
     normalised,
-    quadrature,
 )
 from meanfield_pde.limit import ProjectionLimit
 from meanfield_pde.measure import Measure
 
 Density = Callable[[np.ndarray], np.ndarray]
-
-_CHUNK = 4096
 
 
 def push_forward(
@@ -40,6 +37,7 @@ def push_forward(
     content: np.ndarray | Density,
     *,
     length_scale: float = math.inf,
+    peaks: np.ndarray | None = None,
     bins: int = 720,
 ) -> Measure:
     """The limit measure of a density that is given on the cells of a mesh.
@@ -50,7 +48,8 @@ def push_forward(
         content: either the mass of each cell, spread evenly over it, or the density as a function
             of points (N x d -> N), which is integrated and scaled to mass one. Masses keep their
             total.
-        length_scale: for a function, the angle over which it changes.
+        length_scale: for a function, the width of its peaks.
+        peaks: for a function, the points where it is concentrated.
         bins: number of equal bins of the great circle for dim E = 2, even. Each bin is an atom at
             its mean angle, with the variance of the angle as its `spread`. The masses are exact
             up to the quadrature; the variance to 1e-4 of it, as the angle has a singularity at the
@@ -63,7 +62,7 @@ def push_forward(
             f"the cells of a push-forward must be arcs (d = 2) or triangles (d = 3) in the "
             f"dimension {d} of attention.value, an array of shape (N, {d}, {d}); got {cells.shape}"
         )
-    pieces = _Pieces(cells, content, length_scale)
+    pieces = _Pieces(cells, content, length_scale, peaks)
     if limit.dimension == d:
         return _itself(cells, pieces)
     if limit.dimension == 1:
@@ -96,10 +95,15 @@ class _Pieces:
     """Integrals over pieces of cells of the density, in either form in which it may be given."""
 
     def __init__(
-        self, cells: np.ndarray, content: np.ndarray | Density, length_scale: float
+        self,
+        cells: np.ndarray,
+        content: np.ndarray | Density,
+        length_scale: float,
+        peaks: np.ndarray | None,
     ) -> None:
         self._density: Density | None = None
         self._length_scale = length_scale
+        self._peaks = peaks
         if callable(content):
             self._density = content
             return
@@ -116,7 +120,7 @@ class _Pieces:
     def masses(self, pieces: np.ndarray, parent: np.ndarray) -> np.ndarray:
         """Mass of each piece of the cells `parent`."""
         if self._density is not None:
-            return integrate(self._density, pieces, self._length_scale)
+            return integrate(self._density, pieces, self._length_scale, self._peaks)
         return self._masses[parent] * _shares(cell_volume(pieces), parent, len(self._masses))
 
     def moments(
@@ -130,7 +134,7 @@ class _Pieces:
             rho = np.ones(len(points)) if density is None else density(points)
             return np.column_stack([rho, rho * f, rho * f * f])
 
-        mass, first, second = integrate(integrand, pieces, self._length_scale).T
+        mass, first, second = integrate(integrand, pieces, self._length_scale, self._peaks).T
         if density is None:
             scale = self.masses(pieces, parent) / np.where(mass > 0, mass, 1)
             return scale * mass, scale * first, scale * second
@@ -219,13 +223,8 @@ def _lunes(
 def _itself(cells: np.ndarray, content: _Pieces) -> Measure:
     """The density as atoms at the centres of its cells."""
     points = normalised(cell_mean(cells))
-    spread = []
-    for start in range(0, len(cells), _CHUNK):
-        nodes, weights = quadrature(cells[start : start + _CHUNK])
-        squared = geodesic_distance(nodes, points[start : start + _CHUNK, None]) ** 2
-        spread.append((weights * squared).sum(axis=1) / weights.sum(axis=1))
     masses = content.total_kept(content.masses(cells, np.arange(len(cells))))
-    return Measure(points, masses, np.concatenate(spread))
+    return Measure(points, masses, cell_spread(cells, points))
 
 
 def _shares(volume: np.ndarray, parent: np.ndarray, cells: int) -> np.ndarray:

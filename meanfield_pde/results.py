@@ -15,7 +15,6 @@ Files are written by rank 0, each at once and whole; a run that is killed leaves
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import tomllib
@@ -28,10 +27,11 @@ import h5py
 import numpy as np
 
 from meanfield_pde.atomic import remove, remove_leftovers, replace_file, replace_text
-from meanfield_pde.attention import Attention
 from meanfield_pde.case_file import parse
 from meanfield_pde.case_text import differing_keys, same_case, same_problem
+from meanfield_pde.cells import Cells
 from meanfield_pde.errors import InputError
+from meanfield_pde.layers import AttentionLike, from_arrays
 from meanfield_pde.measure import Measure
 from meanfield_pde.simulation import Simulation
 
@@ -47,7 +47,7 @@ class Result:
     Attributes:
         directory: where it is.
         case: the text of case.toml.
-        points, volumes, spread: the cells, in the mesh's input order.
+        points, volumes, spread, vertices: the cells, in the mesh's input order.
         times: the saved times.
         masses: times x cells.
         history: the columns of history.csv.
@@ -60,6 +60,7 @@ class Result:
     points: np.ndarray
     volumes: np.ndarray
     spread: np.ndarray
+    vertices: np.ndarray
     times: np.ndarray
     masses: np.ndarray
     history: dict[str, np.ndarray]
@@ -72,10 +73,20 @@ class Result:
         return int(self.points.shape[1])
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> AttentionLike:
         """The attention of the case."""
         section = tomllib.loads(self.case)["attention"]
-        return Attention(section["query"], section["key"], section["value"], section["beta"])
+        return from_arrays(
+            section,
+            section["beta"],
+            normalise=section.get("normalise", True),
+            layer_duration=section.get("layer_duration"),
+        )
+
+    @property
+    def cells(self) -> Cells:
+        """The cells of the mesh."""
+        return Cells(self.points, self.volumes, self.spread, self.vertices)
 
     @property
     def density(self) -> np.ndarray:
@@ -97,9 +108,8 @@ def read_result(directory: str | Path) -> Result:
             raise InputError(f"{folder}: not a result folder, {name} is missing")
     try:
         with h5py.File(folder / DENSITY) as file:
-            arrays = {
-                name: file[name][()] for name in ("points", "volumes", "spread", "times", "masses")
-            }
+            names = ("points", "volumes", "spread", "vertices", "times", "masses")
+            arrays = {name: file[name][()] for name in names}
             if "zero_temperature" in file:
                 arrays["zero_masses"] = file["zero_temperature/masses"][()]
             if "limit" in file:
@@ -204,14 +214,19 @@ def _differences(text: str, other: str) -> str:
     return ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
 
 
-def write_history(directory: Path, simulation: Simulation) -> None:
-    """Write history.csv: full precision, so that it reads back to the same numbers."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(simulation.rows[0])
-    for row in simulation.rows:
-        writer.writerow(int(row[name]) if name == "step" else repr(row[name]) for name in row)
-    replace_text(directory / HISTORY, text.getvalue())
+class HistoryFile:
+    """Writes history.csv; a row is formatted once, however often the file is replaced."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / HISTORY
+        self._lines: list[str] = []
+
+    def write(self, rows: list[dict[str, float]]) -> None:
+        """Write all rows, in full precision, so that they read back to the same numbers."""
+        for row in rows[len(self._lines) :]:
+            numbers = (str(int(x)) if name == "step" else repr(x) for name, x in row.items())
+            self._lines.append(",".join(numbers))
+        replace_text(self._path, "\n".join([",".join(rows[0]), *self._lines, ""]))
 
 
 def write_density(directory: Path, simulation: Simulation, case: str) -> None:

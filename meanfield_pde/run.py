@@ -17,17 +17,18 @@ import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde import figures, results
-from meanfield_pde.attention import Attention
-from meanfield_pde.case import Case, MeshCase
+from meanfield_pde.case import LOG_MASSES, Case, MeshCase
 from meanfield_pde.case_text import case_text
 from meanfield_pde.checkpoint import restore_checkpoint, write_checkpoint
 from meanfield_pde.distance_figure import draw_distances
 from meanfield_pde.errors import InputError
 from meanfield_pde.fields import FieldWriter
+from meanfield_pde.layers import AttentionLike
 from meanfield_pde.limit import ProjectionLimit
 from meanfield_pde.mesh import circle_mesh, sphere_mesh
 from meanfield_pde.mesh_file import read_mesh
 from meanfield_pde.parallel import on_root
+from meanfield_pde.phases import phases_of_history
 from meanfield_pde.progress import ProgressBar
 from meanfield_pde.simulation import Observer, Simulation, Solution
 
@@ -71,6 +72,7 @@ def run_case(
         scheme=case.solver.scheme,
         tolerance=case.solver.tolerance,
         compare=case.compare,
+        log_masses=LOG_MASSES[case.solver.log_masses],
     )
     if resume:
         restore_checkpoint(directory, simulation)
@@ -98,7 +100,7 @@ def run_case(
     return solution
 
 
-def case_mesh(mesh: MeshCase, attention: Attention, comm: MPI.Comm) -> dolfinx_mesh.Mesh:
+def case_mesh(mesh: MeshCase, attention: AttentionLike, comm: MPI.Comm) -> dolfinx_mesh.Mesh:
     """The mesh that a case asks for. Collective."""
     if mesh.kind == "file":
         assert mesh.path is not None  # the case was checked
@@ -124,25 +126,23 @@ def case_mesh(mesh: MeshCase, attention: Attention, comm: MPI.Comm) -> dolfinx_m
 class ResultWriter(Observer):
     """Writes history.csv and density.h5 as times are saved, and checkpoints between them.
 
-    Each file holds everything so far and is written whole. So that this never dominates, density
-    and checkpoint are skipped when they would take more than a small share of the run; the last
-    state is always written.
+    Each file holds everything so far and is written whole. So that this never dominates, writing is
+    skipped when it would take more than a small share of the run; the last state is always written.
     """
 
     def __init__(self, directory: Path, case: str, checkpoint_every: int) -> None:
         self._directory = directory
         self._case = case
         self._every = checkpoint_every
+        self._history = results.HistoryFile(directory)
         self._spent = 0.0
         self._begun = clock.perf_counter()
 
     def saved(self, simulation: Simulation) -> None:
-        """Write the history, and the densities unless they were written a moment ago."""
+        """Write the history and the densities, unless they were written a moment ago."""
         last = simulation.evolution.time >= simulation.until
-        if simulation.comm.rank == 0:
-            results.write_history(self._directory, simulation)
         if last or self._has_time(simulation):
-            self._timed(self._write_density, simulation)
+            self._timed(self._write, simulation)
             if last and self._every:
                 self._timed(write_checkpoint, self._directory, simulation)
 
@@ -161,8 +161,9 @@ class ResultWriter(Observer):
         write(*arguments)
         self._spent += clock.perf_counter() - start
 
-    def _write_density(self, simulation: Simulation) -> None:
+    def _write(self, simulation: Simulation) -> None:
         if simulation.comm.rank == 0:
+            self._history.write(simulation.rows)
             results.write_density(self._directory, simulation, self._case)
 
 
@@ -192,12 +193,14 @@ def summarise(simulation: Simulation, solution: Solution) -> dict[str, Any]:
         "cells": simulation.volumes.global_cells,
         "ranks": simulation.comm.size,
         "threads_per_rank": simulation.threads,
+        "log_masses": simulation.log_masses,
         "mass_drift": float(np.abs(mass - mass[0]).max()),
         "min_density": float(densities.min()),
         "max_density": float(solution.history["max_density"].max()),
         "final_principal_axis": axis,
         "final_share_along_axis": share,
         "limit": ProjectionLimit(solution.attention).describe(),
+        "phases": phases_of_history(solution.history, solution.attention).describe(),
         "versions": versions(),
     }
     if simulation.comparison is not None:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from meanfield_pde.atomic import replace_file
 from meanfield_pde.errors import InputError
 from meanfield_pde.npz import read_arrays
 
@@ -131,10 +131,10 @@ def write_tokens(path: str | Path, cloud: TokenCloud) -> None:
         raise InputError(f"{path}: a token file must end in .npz or .csv, got '{path.suffix}'")
     if suffix == ".csv" and extras:
         raise InputError(f"{path}: a .csv file cannot hold {', '.join(extras)}; write .npz instead")
-    part = path.with_name(path.name + ".part")  # a reader never sees a half-written file
-    with part.open("wb") as file:
+
+    def write(part: Path) -> None:
         if suffix == ".npz":
-            np.savez_compressed(file, times=cloud.times, tokens=cloud.tokens, **extras)
+            np.savez_compressed(part, times=cloud.times, tokens=cloud.tokens, **extras)
         else:
             T, N, d = cloud.tokens.shape
             rows = np.column_stack(
@@ -142,8 +142,9 @@ def write_tokens(path: str | Path, cloud: TokenCloud) -> None:
             )
             header = ",".join(CSV_COLUMNS[0][: 2 + d])
             formats = ["%.17g", "%d"] + d * ["%.17g"]
-            np.savetxt(file, rows, formats, delimiter=",", header=header, comments="")
-    os.replace(part, path)
+            np.savetxt(part, rows, formats, delimiter=",", header=header, comments="")
+
+    replace_file(path, write)
 
 
 def to_sphere(points: np.ndarray, name: Callable[[Sequence[int]], str]) -> tuple[np.ndarray, str]:

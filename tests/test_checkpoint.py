@@ -119,3 +119,23 @@ def test_damaged_checkpoint(damage: str, main: Main, write_case: Write, tmp_path
     code, err = main("run", case, "--output", out, "--resume")
     assert (code, err.count("\n"), str(path) in err) == (2, 1, True)
     assert path.read_bytes() == before
+
+
+def test_resume_refuses_a_token_file_that_has_changed(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """The case names the file only; what was made of it is in the checkpoint."""
+    angle = np.linspace(0, 1, 7)
+    tokens = np.column_stack([np.cos(angle), np.sin(angle)])
+    np.savez(tmp_path / "tokens.npz", tokens=tokens)
+    case = write_case(
+        CIRCLE,
+        ('kind = "expression"', 'kind = "tokens"'),
+        ('density = "1 + 0.5*x + 0.3*x*y"', 'path = "tokens.npz"'),
+    )
+    out = tmp_path / "out"
+    assert main("run", case, "--until", 1, "--quiet", "--output", out) == (0, "")
+    np.savez(tmp_path / "tokens.npz", tokens=-tokens)
+    code, err = main("run", case, "--until", 2, "--quiet", "--output", out, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "another initial density" in err

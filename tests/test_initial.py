@@ -12,6 +12,7 @@ from scipy.special import i0, iv
 
 from meanfield_pde.checks import real
 from meanfield_pde.errors import InputError
+from meanfield_pde.geometry import integrate
 from meanfield_pde.initial import (
     Component,
     ExpressionDensity,
@@ -21,6 +22,7 @@ from meanfield_pde.initial import (
     VonMises,
     probes,
 )
+from meanfield_pde.mesh import circle_surface, sphere_surface
 from meanfield_pde.token_file import TokenCloud, write_tokens
 
 CONCENTRATIONS = [0.0, 1e-300, 1e-9, 1e-3, 1.0, 30.0, 1e3, 1e4, 1e6]
@@ -222,3 +224,23 @@ def test_real_refuses(value: object) -> None:
 @pytest.mark.parametrize("value", [1, 1.0, np.float32(1), np.int64(1)])
 def test_real_accepts(value: object) -> None:
     assert type(real(value, "it", "a number")) is float
+
+
+@pytest.mark.parametrize("concentration", [0.0, 30.0, 1e4, 1e6, 1e8, 1e10, 1e12])
+@pytest.mark.parametrize("dimension", [2, 3])
+def test_cells_hold_the_mass_of_a_density_however_narrow(
+    dimension: int, concentration: float
+) -> None:
+    """On a mesh far too coarse for it: nothing is lost, and the mixture keeps its weights."""
+    make = {2: circle_surface, 3: sphere_surface}[dimension]
+    surface = make(20)
+    mean = np.array([0.48, 0.6, 0.64][:dimension])
+    narrow = Component(0.7, concentration, tuple(mean))
+    mixture = VonMises((narrow, Component(0.3, 0.0, tuple(mean))))
+    masses = integrate(
+        mixture.density,
+        surface.points[surface.cells],
+        mixture.length_scale(dimension),
+        mixture.peaks(dimension),
+    )
+    assert masses.sum() == pytest.approx(1, abs=1e-10)

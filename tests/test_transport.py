@@ -11,8 +11,10 @@ from dolfinx import fem
 from scipy.special import ive
 
 from meanfield_pde import Attention, InputError, circle_mesh, solve, sphere_mesh
+from meanfield_pde.facet_means import facet_mean_operator
 from meanfield_pde.finite_volume import FiniteVolumes
-from meanfield_pde.mean_field import MeanField, facet_mean_operator
+from meanfield_pde.mean_field import MeanField
+from meanfield_pde.mesh import Surface, build_mesh, sphere_surface
 from meanfield_pde.transport import SCHEMES, Transport, scheme_named
 
 MESHES = {2: circle_mesh, 3: sphere_mesh}
@@ -186,6 +188,23 @@ def test_finite_beta_flux_is_that_of_the_softmax_mean():
     orientation = (tangent * volumes.facet_conormal).sum(axis=1)
     expected = -size * ive(1, beta) / (beta * ive(0, beta)) * np.sin(at) * orientation
     assert flux == pytest.approx(expected, abs=1e-3 * np.abs(expected).max())
+
+
+def test_results_do_not_depend_on_the_numbering_of_the_mesh():
+    """Distances tie on an icosphere: the stencil of a facet must not take the first that comes."""
+    surface = sphere_surface(320)
+    generator = np.random.default_rng(1)
+    vertices = generator.permutation(len(surface.points))
+    cells = generator.permutation(len(surface.cells))
+    moved = np.empty_like(surface.points)
+    moved[vertices] = surface.points
+    other = Surface(moved, vertices[surface.cells][cells])
+    attention = Attention(np.eye(3), np.eye(3), DRIFT[3], 20.0)
+    one, two = (
+        solve(attention, build_mesh(mesh), "1 + 0.3*x + 0.2*y*z", until=1.0).masses[-1]
+        for mesh in (surface, other)
+    )
+    np.testing.assert_allclose(two, one[cells], rtol=1e-11)
 
 
 def test_unknown_scheme():
