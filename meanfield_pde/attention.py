@@ -6,24 +6,30 @@ With B = Q^T K the mean value that a token at x sees is
     zero temperature   m(x) = B^T x / |B^T x|
 
 and it moves with v(x) = P_x V m(x), P_x = I - x x^T the projection on the tangent space at x.
+Without the denominator (`normalise=False`), as some codes have it, m(x) is the integral alone,
+
+    m(x) = ∫ exp(beta <B^T x, y>) y dmu(y),
+
+which for V = B = B^T makes v the gradient flow of (1/2 beta) ∬ exp(beta <x, By>) dmu dmu.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from meanfield_pde.attention_sum import softmax_mean
+from meanfield_pde.attention_sum import softmax
 from meanfield_pde.errors import InputError
 from meanfield_pde.npz import read_arrays
 
 # A query-key matrix whose smallest singular value is below this fraction of the largest is treated
 # as singular: B^T x then vanishes, to rounding, for some x.
 SINGULAR = 1e-12
+# exp() of more than this is out of the range of doubles, with room for the other factors.
+LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +41,15 @@ class Attention:
         key: K, k x d.
         value: V, d x d.
         beta: inverse temperature, from 0 to infinity (`math.inf`: zero temperature).
+        normalise: whether the softmax has its denominator; without it beta |B| is limited to 700,
+            where the exponential overflows, and zero temperature has no meaning.
     """
 
     query: np.ndarray
     key: np.ndarray
     value: np.ndarray
     beta: float
+    normalise: bool = True
     key_query: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +80,10 @@ class Attention:
             raise InputError(f"attention.beta must be >= 0 or infinite, got {beta}")
         object.__setattr__(self, "beta", beta)
         object.__setattr__(self, "key_query", key.T @ query)  # B^T, so that z = B^T x
+        if not isinstance(self.normalise, bool | np.bool_):
+            raise InputError(f"attention.normalise must be true or false, got {self.normalise!r}")
+        if not self.normalise:
+            self._check_exponent()
         if self.zero_temperature:
             singular = np.linalg.svd(self.key_query, compute_uv=False)
             if not singular[-1] > SINGULAR * singular[0]:
@@ -102,7 +115,7 @@ class Attention:
 
     def with_beta(self, beta: float) -> Attention:
         """The same matrices at another inverse temperature."""
-        return Attention(self.query, self.key, self.value, beta)
+        return Attention(self.query, self.key, self.value, beta, self.normalise)
 
     def scores(self, x: np.ndarray) -> np.ndarray:
         """The scores w = beta B^T x, row by row: the exponent of the softmax at y is <w, y>."""
@@ -116,7 +129,7 @@ class Attention:
         *,
         tolerance: float = 1e-12,
     ) -> np.ndarray:
-        """Mean value m(x) at each row of x, for the measure with these points and masses.
+        """The vector m(x) at each row of x, for the measure with these points and masses.
 
         At zero temperature the measure does not matter, as long as its support is the whole
         sphere; points and masses may then be left out.
@@ -125,7 +138,8 @@ class Attention:
             x: N x d array of points on the sphere.
             points: M x d array, the support of the measure.
             masses: M weights >= 0, down to the smallest double; they need not sum to one.
-            tolerance: bound on the error of m, which lies in the unit ball.
+            tolerance: bound on the error of m, which lies in the unit ball; without the
+                denominator, relative to ∫ exp(beta <B^T x, y>) dmu(y).
         """
         x = np.atleast_2d(np.asarray(x, dtype=float))
         if self.zero_temperature:
@@ -135,7 +149,11 @@ class Attention:
             raise InputError("at finite beta the mean value needs the points and masses")
         with np.errstate(divide="ignore"):
             log_masses = np.log(np.asarray(masses, dtype=float))
-        return softmax_mean(self.scores(x), points, log_masses, tolerance=tolerance)
+        scores = self.scores(x)
+        mean, log_z = softmax(scores, points, log_masses, tolerance=tolerance)
+        if self.normalise:
+            return mean
+        return mean * np.exp(log_z - np.log(np.sum(masses)))[:, None]
 
     def velocity(
         self,
@@ -150,13 +168,28 @@ class Attention:
         push = self.mean(x, points, masses, tolerance=tolerance) @ self.value.T
         return push - (push * x).sum(axis=1, keepdims=True) * x
 
+    def _check_exponent(self) -> None:
+        """Refuse an exponential, not divided by its integral, that is out of range."""
+        if self.zero_temperature:
+            raise InputError(
+                "attention.normalise = false has no meaning at zero temperature (attention.beta = "
+                "inf): the integral of exp(beta <Qx, Ky>) is infinite; give a finite beta"
+            )
+        largest = self.beta * float(np.linalg.norm(self.key_query, 2))
+        if not largest <= LARGEST_EXPONENT:
+            raise InputError(
+                f"attention.normalise = false: exp(beta <Qx, Ky>) overflows, beta |Q^T K| = "
+                f"{largest:.4g} must be at most {LARGEST_EXPONENT:g}; lower attention.beta"
+            )
+
     @classmethod
     def read(cls, path: str | Path, beta: float) -> Attention:
         """Read the arrays `query`, `key` and `value` from an `.npz` file."""
-        return cls(**read_weights(path), beta=beta)
+        weights = read_weights(path)
+        return cls(weights["query"], weights["key"], weights["value"], beta)
 
 
-def read_weights(path: str | Path) -> Mapping[str, np.ndarray]:
+def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays `query`, `key`, `value` of an `.npz` file."""
     try:
         arrays = read_arrays(path)
