@@ -22,6 +22,7 @@ from meanfield_pde.initial import (  # noqa: E402
     Uniform,
     VonMises,
 )
+from meanfield_pde.layers import Layers  # noqa: E402
 from meanfield_pde.limit import ProjectionLimit  # noqa: E402
 from meanfield_pde.measure import Measure  # noqa: E402
 from meanfield_pde.mesh import circle_mesh, sphere_mesh  # noqa: E402
@@ -30,6 +31,10 @@ from meanfield_pde.push_forward import push_forward  # noqa: E402
 from meanfield_pde.results import read_result  # noqa: E402
 from meanfield_pde.run import run_case  # noqa: E402
 from meanfield_pde.simulation import Observer, Solution, solve  # noqa: E402
+from meanfield_pde.token_comparison import TokenComparison, compare_tokens  # noqa: E402
+from meanfield_pde.token_file import TokenCloud, read_tokens, write_tokens  # noqa: E402
+from meanfield_pde.token_sampling import sample_tokens  # noqa: E402
+from meanfield_pde.tokens import simulate_tokens  # noqa: E402
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein  # noqa: E402
 
 __all__ = [
@@ -38,23 +43,31 @@ __all__ = [
     "Component",
     "ExpressionDensity",
     "InputError",
+    "Layers",
     "MeanfieldError",
     "Measure",
     "Observer",
     "ProjectionLimit",
     "Solution",
     "SolverError",
+    "TokenCloud",
+    "TokenComparison",
     "Tokens",
     "Uniform",
     "VonMises",
     "WassersteinResult",
     "circle_mesh",
+    "compare_tokens",
     "push_forward",
     "read_case",
     "read_mesh",
     "read_result",
+    "read_tokens",
     "run_case",
+    "sample_tokens",
+    "simulate_tokens",
     "solve",
     "sphere_mesh",
     "wasserstein",
+    "write_tokens",
 ]

@@ -10,13 +10,15 @@ import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from meanfield_pde.attention import Attention
 from meanfield_pde.checks import choice, number_list, real, to_path, whole
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial import Initial, Uniform
+from meanfield_pde.layers import AttentionLike, pieces
 
 MESH_KINDS = ("circle", "sphere", "file")
 SCHEMES = ("muscl", "upwind")
+# solver.log_masses, and what it is for `Simulation`: None lets it decide.
+LOG_MASSES = {"auto": None, "on": True, "off": False}
 FIELDS = ("pvd", "xdmf", "none")
 COSTS = ("geodesic", "chordal")
 DIMENSIONS = {"circle": 2, "sphere": 3}
@@ -69,10 +71,18 @@ class MeshCase:
 
 @dataclass(frozen=True)
 class SolverCase:
-    """[solver]: the finite volume scheme, and the relative tolerance of the attention sum."""
+    """[solver]: the finite volume scheme, and the numbers it works with.
+
+    Attributes:
+        scheme: "muscl" or "upwind".
+        tolerance: of the attention sum, relative.
+        log_masses: "on" to follow tails below the range of doubles, "off" not to, "auto" where
+            the metastable state is predicted to outlive that range.
+    """
 
     scheme: str = "muscl"
     tolerance: float = 1e-10
+    log_masses: str = "auto"
 
     def __post_init__(self) -> None:
         choice(self.scheme, "solver.scheme", SCHEMES)
@@ -84,6 +94,7 @@ class SolverCase:
             lambda t: 1e-14 <= t <= 1e-2,
         )
         object.__setattr__(self, "tolerance", tolerance)
+        choice(self.log_masses, "solver.log_masses", LOG_MASSES)
 
 
 @dataclass(frozen=True)
@@ -200,7 +211,7 @@ class Case:
     `source` is the case file it came from, if any.
     """
 
-    attention: Attention
+    attention: AttentionLike
     mesh: MeshCase
     time: TimeCase
     initial: Initial = field(default_factory=Uniform)
@@ -217,6 +228,7 @@ class Case:
                 f"{self.mesh.dimension} attention.value, got {d} x {d}"
             )
         self.initial.check(d)
+        pieces(self.attention, 0.0, self.time.until)  # refuses layers that end before
         if self.compare is not None and self.compare.zero_temperature:
             try:
                 self.attention.with_beta(math.inf)
@@ -229,7 +241,7 @@ class Case:
         return self.attention.dimension
 
 
-def check_dimension(attention: Attention) -> int:
+def check_dimension(attention: AttentionLike) -> int:
     """The dimension of the attention; InputError unless tokens live on the circle or sphere."""
     d = attention.dimension
     if d not in DIMENSIONS.values():

@@ -11,17 +11,20 @@ from typing import Any
 import tomli_w
 
 from meanfield_pde.case import Case
-from meanfield_pde.case_file import COMPONENT_KEYS, MATRICES, MESH_KEYS, SECTIONS, Table, parse
+from meanfield_pde.case_file import COMPONENT_KEYS, MESH_KEYS, SECTIONS, Table, parse
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial import ExpressionDensity, Initial, Tokens, Uniform, VonMises
+from meanfield_pde.layers import MATRICES, Layers, stack
 
 
 def case_text(case: Case) -> str:
     """The case as TOML, with every default spelled out; reading it gives the same case."""
     attention, mesh = case.attention, case.mesh
     tables: dict[str, Table] = {
-        "attention": {name: getattr(attention, name).tolist() for name in MATRICES}
-        | {"beta": "inf" if math.isinf(attention.beta) else attention.beta},
+        "attention": {name: stack(attention, name).tolist() for name in MATRICES}
+        | {"beta": "inf" if math.isinf(attention.beta) else attention.beta}
+        | {"normalise": attention.normalise}
+        | ({"layer_duration": attention.duration} if isinstance(attention, Layers) else {}),
         "mesh": _fields(mesh, "kind", *MESH_KEYS[mesh.kind])
         | ({"path": mesh.path.resolve().as_posix()} if mesh.path else {}),
         "initial": _initial_table(case.initial),

@@ -21,6 +21,7 @@ from petsc4py import PETSc
 
 from meanfield_pde import commands
 from meanfield_pde.errors import InputError, MeanfieldError
+from meanfield_pde.experiment_commands import add_experiments
 from meanfield_pde.petsc_options import petsc_options
 
 # Ranks that fail together wait this long for each other before they end those that did not.
@@ -89,6 +90,28 @@ def build_parser() -> argparse.ArgumentParser:
     )
     distance.add_argument("--json", action="store_true", help="one JSON object")
 
+    tokens = command("tokens", commands.tokens, "simulate tokens drawn from the initial density")
+    tokens.add_argument("case", type=Path, metavar="CASE.toml")
+    tokens.add_argument("--count", type=int, required=True, metavar="N", help="number of tokens")
+    tokens.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw, default 0")
+    tokens.add_argument("--until", type=_number, metavar="T", help="instead of [time] until")
+    tokens.add_argument(
+        "--step", type=_number, metavar="H", help="Euler steps of H instead of Runge-Kutta"
+    )
+    tokens.add_argument(
+        "--output", type=Path, metavar="FILE", help=".npz; default tokens.npz in the result folder"
+    )
+
+    compare = command("compare", commands.compare, "compare a particle code with the density")
+    compare.add_argument("result", type=Path, metavar="RESULT_DIR")
+    compare.add_argument("tokens", type=Path, metavar="TOKENS", help=".npz or .csv")
+    compare.add_argument(
+        "--layer-step", type=_number, metavar="H", help="times in the file count layers of length H"
+    )
+    compare.add_argument("--json", action="store_true", help="one JSON object")
+
+    add_experiments(command)
+
     mesh = command("mesh", commands.mesh, "write a mesh of the circle or the sphere as XDMF")
     mesh.add_argument("kind", choices=("circle", "sphere"))
     mesh.add_argument("--cells", type=int, required=True, metavar="N", help="at least this many")
@@ -100,6 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     plot = command("plot", commands.plot, "draw the figures of a result folder again")
     plot.add_argument("result", type=Path, metavar="RESULT_DIR")
+    plot.add_argument("--animate", action="store_true", help="figures/density.gif, too")
 
     command("info", commands.info, "versions, cores and threads")
     return parser

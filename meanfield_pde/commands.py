@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde import figures, results
+from meanfield_pde import figures, results, token_report
+from meanfield_pde.animation import animate
 from meanfield_pde.case_file import read_case
 from meanfield_pde.errors import InputError
 from meanfield_pde.limit import ProjectionLimit
@@ -21,6 +22,11 @@ from meanfield_pde.mesh_file import write_surface
 from meanfield_pde.parallel import on_root
 from meanfield_pde.run import draw_figures, run_case, versions
 from meanfield_pde.threads import available_cores, set_threads
+from meanfield_pde.token_comparison import compare_tokens
+from meanfield_pde.token_figure import draw_comparison
+from meanfield_pde.token_file import read_tokens, write_tokens
+from meanfield_pde.token_sampling import sample_tokens
+from meanfield_pde.tokens import simulate_tokens
 from meanfield_pde.wasserstein import wasserstein
 
 LOG = logging.getLogger("meanfield_pde")
@@ -110,10 +116,51 @@ def mesh(options: argparse.Namespace) -> None:
     LOG.info("%s: %d cells", options.output, on_root(MPI.COMM_WORLD, write))
 
 
+def tokens(options: argparse.Namespace) -> None:
+    """Simulate tokens drawn from the initial density of a case, and write them."""
+    comm = MPI.COMM_WORLD
+    case = on_root(comm, lambda: read_case(options.case, until=options.until))
+    path = options.output or case.output.directory / "tokens.npz"
+    start = on_root(
+        comm, lambda: sample_tokens(case.initial, options.count, options.seed, case.dimension)
+    )
+    cloud = simulate_tokens(
+        start,
+        case.attention,
+        case.time.until,
+        step=options.step,
+        save_at=case.time.save_times,
+        comm=comm,
+    )
+
+    def write() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tokens(path, cloud)
+
+    on_root(comm, write)
+    LOG.info("%s: %d tokens at %d times", path, options.count, len(cloud.times))
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Compare the tokens of a particle code with the density of a result."""
+    comm = MPI.COMM_WORLD
+    result = on_root(comm, lambda: results.read_result(options.result))
+    cloud = on_root(comm, lambda: read_tokens(options.tokens))
+    found = compare_tokens(result, cloud, layer_step=options.layer_step, comm=comm)
+    figure = on_root(comm, lambda: draw_comparison(result, found))
+    if comm.rank == 0:
+        json_text = json.dumps(token_report.summary(found), indent=2)
+        print(json_text if options.json else token_report.table(found), flush=True)
+    LOG.info("figure in %s", figure)
+
+
 def plot(options: argparse.Namespace) -> None:
     """Draw the figures of a result folder."""
     for path in on_root(MPI.COMM_WORLD, draw_figures, options.result):
         LOG.info("%s", path)
+    if options.animate:
+        moving = on_root(MPI.COMM_WORLD, lambda: animate(results.read_result(options.result)))
+        LOG.info("%s", moving)
 
 
 def info(options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.figures import save, title
 from meanfield_pde.limit import ProjectionLimit
+from meanfield_pde.phases import Phases, phases_of_history
 from meanfield_pde.results import FIGURES, Result
 
 # What is drawn, in this order: colours of Okabe and Ito, safe for the colour blind.
@@ -18,6 +19,8 @@ _CURVES = {
     "zero": ("density to zero temperature", "#D55E00", "-"),
     "zero_to_limit": ("zero temperature to limit", "#009E73", "--"),
 }
+
+_PHASE_SHADES = ("#F0E442", "#56B4E9", "#E69F00", "#CC79A7")
 
 
 def draw_distances(result: Result) -> Path | None:
@@ -29,8 +32,10 @@ def draw_distances(result: Result) -> Path | None:
     figure.suptitle(title(result, "Wasserstein distances"))
     panels = figure.subplots(1, len(orders), squeeze=False)[0]
     limit = ProjectionLimit(result.attention)
+    phases = phases_of_history(result.history, result.attention)
     for axes, p in zip(panels, orders, strict=True):
         _draw_order(axes, result, limit, p)
+        _draw_phases(axes, phases, result.times[-1])
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
     return save(figure, result.directory / FIGURES / "distances.png")
@@ -77,6 +82,33 @@ def _draw_rate(axes: Axes, times: np.ndarray, rate: float, start: float) -> None
         color="0.35",
         label="slope of the predicted rate",
     )
+
+
+def _draw_phases(axes: Axes, phases: Phases, last: float) -> None:
+    """A bar above the curves for each phase that was reached, and lines where it ends."""
+    width = last - axes.get_xlim()[0]
+    for shade, phase in zip(_PHASE_SHADES, phases, strict=True):
+        if phase.begin is None:
+            continue
+        end = last if phase.end is None else phase.end
+        # Above the axes: the height is in their fraction, the time in data.
+        bar = axes.axvspan(
+            phase.begin, end, 1.0, 1.06, color=shade, lw=0, clip_on=False, label="_phase"
+        )
+        bar.set_gid(phase.name)
+        if phase.end is not None:
+            axes.axvline(phase.end, color="0.6", lw=0.7, zorder=0)
+        if end - phase.begin > 0.09 * width:  # else there is no room for its name
+            axes.text(
+                (phase.begin + end) / 2,
+                1.03,
+                phase.name,
+                transform=axes.get_xaxis_transform(),
+                ha="center",
+                va="center",
+                fontsize="x-small" if end - phase.begin > 0.16 * width else 6,
+                color="k",
+            )
 
 
 def _geodesic(result: Result) -> bool:

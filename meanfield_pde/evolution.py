@@ -59,7 +59,7 @@ class Evolution:
         self.mass = 1.0
         volumes = transport.volumes
         self._comm = volumes.comm
-        self._largest_dt = GROWTH_PER_STEP / max(np.linalg.norm(field.attention.value, 2), 1e-300)
+        self._largest_dt = _longest_step(field)
         sizes = (volumes.owned, volumes.global_cells)
         self._state = PETSc.Vec().createMPI(sizes, comm=volumes.comm)
         self._state.array[:] = masses
@@ -76,6 +76,11 @@ class Evolution:
         """Masses of this rank's own cells."""
         return self._state.array_r
 
+    @property
+    def state(self) -> np.ndarray:
+        """What `restore` takes, for checkpoints."""
+        return self.masses
+
     def advance(self, until: float, after_step: Callable[[Evolution], None] | None = None) -> None:
         """Advance to the time `until` exactly. Collective.
 
@@ -87,6 +92,12 @@ class Evolution:
             self._take_step(until)
             if after_step is not None:
                 after_step(self)
+
+    def switch(self, field: MeanField) -> None:
+        """Go on with another mean field, that of the next layer."""
+        self.field = field
+        self._largest_dt = _longest_step(field)
+        self._flux = None
 
     def restore(self, masses: np.ndarray, *, time: float, step: int) -> None:
         """Continue from an earlier state: masses of own cells, time and step number."""
@@ -101,7 +112,7 @@ class Evolution:
 
     def _take_step(self, until: float) -> None:
         rate = self._comm.allreduce(self._present_rate(), MPI.MAX)
-        limit = self._largest_dt
+        limit = self._largest_dt / self.field.largest_weight
         if rate > 0:
             limit = min(limit, self.coefficient * self.transport.scheme.accurate / rate)
         dt = _fitting_step(until - self.time, limit)
@@ -173,6 +184,10 @@ class Evolution:
         ts.setMaxTime(1e300)  # PETSc wants a limit; ours is `until`
         ts.setExactFinalTime(PETSc.TS.ExactFinalTime.STEPOVER)
         return ts
+
+
+def _longest_step(field: MeanField) -> float:
+    return GROWTH_PER_STEP / max(float(np.linalg.norm(field.attention.value, 2)), 1e-300)
 
 
 def configured_stepper(comm: MPI.Comm) -> PETSc.TS:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from meanfield_pde import mollweide
 from meanfield_pde.atomic import replace_file
+from meanfield_pde.layers import Layers
 from meanfield_pde.limit import ProjectionLimit
 from meanfield_pde.results import FIGURES, Result
 from meanfield_pde.spectrum import EigenSpace
@@ -26,7 +27,7 @@ PROFILE_DECADES = 12  # for the profiles
 PROFILES = 4
 FRAMES = 6
 FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mean nothing
-_COLOURS = "cividis"  # even in brightness, and safe for the colour blind
+COLOURS = "cividis"  # even in brightness, and safe for the colour blind
 
 
 def draw_density(result: Result) -> Path:
@@ -51,7 +52,8 @@ def title(result: Result, what: str = "Density of tokens") -> str:
     return f"{what} on the {place}, {temperature}, {len(result.points)} cells"
 
 
-def _norm(density: np.ndarray) -> LogNorm:
+def colour_norm(density: np.ndarray) -> LogNorm:
+    """Colours for densities: logarithmic, over `DECADES` below the largest."""
     largest = float(density.max())
     smallest = float(density[density > 0].min())
     return LogNorm(max(smallest, largest * 10.0**-DECADES) * (1 - 1e-12), largest * (1 + 1e-12))
@@ -74,6 +76,8 @@ class Mark:
 
 def marks(result: Result) -> list[Mark]:
     """The limit measure's place, the dominant eigenspace of A, and the terminal one, of V."""
+    if isinstance(result.attention, Layers):
+        return []
     limit = ProjectionLimit(result.attention)
     spaces = [(limit.terminal, "V", "-.", "+")]
     if limit.exists:
@@ -115,7 +119,7 @@ def _draw_circle(result: Result) -> Figure:
     figure.suptitle(title(result))
     if evolving:
         history, profile = figure.subplots(1, 2, width_ratios=(1.15, 1))
-        norm = _norm(density)
+        norm = colour_norm(density)
         times = result.times
         time_edges = np.concatenate([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
         gap = (angle[0] + 360 - angle[-1]) / 2
@@ -127,7 +131,7 @@ def _draw_circle(result: Result) -> Figure:
             angle_edges,
             np.maximum(density.T, norm.vmin or 0),
             norm=norm,
-            cmap=_COLOURS,
+            cmap=COLOURS,
             rasterized=True,
         )
         figure.colorbar(
@@ -142,7 +146,7 @@ def _draw_circle(result: Result) -> Figure:
     chosen = np.unique(np.linspace(0, len(result.times) - 1, PROFILES).round().astype(int))
     for shade, index in zip(np.linspace(0.9, 0, len(chosen)), chosen, strict=True):
         values = np.where(density[index] > 0, density[index], np.nan)
-        colour = colormaps[_COLOURS](shade)
+        colour = colormaps[COLOURS](shade)
         profile.semilogy(angle, values, color=colour, label=f"t = {result.times[index]:g}")
     largest = density[chosen].max()
     profile.set_ylim(max(density[chosen].min(), largest * 10.0**-PROFILE_DECADES) / 2, largest * 3)
@@ -173,7 +177,7 @@ def _draw_sphere(result: Result) -> Figure:
     figure.suptitle(title(result))
     panels = figure.subplots(rows, columns, squeeze=False)
     density = result.density[chosen]
-    norm = _norm(density)
+    norm = colour_norm(density)
     shown = marks(result)
     cell, inside = mollweide.pixel_cells(result.points)
     for panel in panels.flat:
@@ -181,14 +185,14 @@ def _draw_sphere(result: Result) -> Figure:
     for panel, time, values in zip(panels.flat, result.times[chosen], density, strict=False):
         picture = np.full(inside.shape, np.nan)
         picture[inside] = np.maximum(values[cell], norm.vmin or 0)
-        panel.imshow(picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap=_COLOURS)
+        panel.imshow(picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap=COLOURS)
         panel.margins(0.01)
         panel.set_title(f"t = {time:g}", fontsize="medium")
         mollweide.draw_outline(panel)
         for mark in shown:
-            _draw_mark(panel, mark)
+            draw_mark(panel, mark)
     figure.colorbar(
-        ScalarMappable(norm, _COLOURS),
+        ScalarMappable(norm, COLOURS),
         ax=panels,
         label="density (mass per unit area)",
         extend=_clipped(density, norm),
@@ -202,7 +206,8 @@ def _draw_sphere(result: Result) -> Figure:
     return figure
 
 
-def _draw_mark(panel: Axes, mark: Mark) -> None:
+def draw_mark(panel: Axes, mark: Mark) -> None:
+    """Draw a mark on a Mollweide map."""
     x, y = mollweide.project(mark.points)
     if len(mark.points) == 2:
         panel.plot(x, y, mark.marker, color="w", ms=9, mew=3, clip_on=False)

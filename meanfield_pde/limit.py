@@ -22,6 +22,7 @@ from scipy.linalg import subspace_angles
 
 from meanfield_pde.attention import SINGULAR, Attention
 from meanfield_pde.errors import InputError
+from meanfield_pde.layers import AttentionLike, heads
 from meanfield_pde.limit_report import plain, report
 from meanfield_pde.saddles import ALIGNED, Saddle, saddles, tail_lifetime
 from meanfield_pde.spectrum import EigenSpace, dominant_eigenspace, format_eigenvalues
@@ -48,19 +49,22 @@ class ProjectionLimit:
     raises InputError with that reason.
 
     Attributes:
-        attention: the matrices and beta.
+        attention: the matrices and beta. Layers have no limit, unless there is one layer only.
+        head: the attention, or the first layer.
         eigenspace: the dominant eigenspace of the drift matrix A = V B^T.
         singular_values: of B, by decreasing size.
         reason: why there is no limit, or None.
     """
 
-    attention: Attention
+    attention: AttentionLike
+    head: Attention = field(init=False, repr=False)
     eigenspace: EigenSpace = field(init=False)
     singular_values: np.ndarray = field(init=False)
     reason: str | None = field(init=False)
 
     def __post_init__(self) -> None:
-        attention = self.attention
+        layers = heads(self.attention)
+        attention = layers[0]
         singular = np.linalg.svd(attention.key_query, compute_uv=False)
         eigenspace = dominant_eigenspace(attention.drift, scale=_scale(attention))
         reason = eigenspace.reason
@@ -71,6 +75,9 @@ class ProjectionLimit:
                 "mean B^T x / |B^T x| has no meaning on its kernel (eigenvalues of V B^T: "
                 f"{format_eigenvalues(eigenspace.eigenvalues)})"
             )
+        if len(layers) > 1:
+            reason = f"the matrices change with time, in {len(layers)} layers"
+        object.__setattr__(self, "head", attention)
         object.__setattr__(self, "eigenspace", eigenspace)
         object.__setattr__(self, "singular_values", singular)
         object.__setattr__(self, "reason", reason)
@@ -143,7 +150,7 @@ class ProjectionLimit:
     def saddles(self) -> list[Saddle]:
         """The saddles that hold mass back, by decreasing eigenvalue."""
         self._existing(self.eigenspace.basis)
-        attention = self.attention
+        attention = self.head
         return saddles(
             attention.drift, attention.key_query, self.eigenspace, scale=_scale(attention)
         )
@@ -154,7 +161,7 @@ class ProjectionLimit:
 
         Infinite if E is the whole space: there is nothing to contract.
         """
-        return self.gap / float(np.linalg.norm(self.attention.key_query @ self.basis, 2))
+        return self.gap / float(np.linalg.norm(self.head.key_query @ self.basis, 2))
 
     @property
     def escape_rate(self) -> float:
@@ -195,7 +202,7 @@ class ProjectionLimit:
         if self.dimension == 2:
             angle = np.pi * np.arange(_CIRCLE_POINTS) / _CIRCLE_POINTS
             points = self.basis @ np.array([np.cos(angle), np.sin(angle)])
-        return tail_lifetime(self.attention.key_query @ points, self.basis, self.saddles)
+        return tail_lifetime(self.head.key_query @ points, self.basis, self.saddles)
 
     @property
     def lifetime(self) -> float:
@@ -224,8 +231,8 @@ class ProjectionLimit:
         eigenspace of V. If <B^T e, e> < 0 on E the cluster attends to its antipode, m(x) = -x,
         and it is that of -V.
         """
-        value = self.attention.value
-        if self.exists and np.trace(self.basis.T @ self.attention.key_query @ self.basis) < 0:
+        value = self.head.value
+        if self.exists and np.trace(self.basis.T @ self.head.key_query @ self.basis) < 0:
             value = -value
         return dominant_eigenspace(value)
 

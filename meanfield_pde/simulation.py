@@ -6,15 +6,15 @@ observers that write files, checkpoints and a progress bar.
 
 from __future__ import annotations
 
+import logging
 import math
 import time as clock
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde.attention import Attention
 from meanfield_pde.case import CompareCase, TimeCase
 from meanfield_pde.cells import Cells
 from meanfield_pde.comparison import Comparison
@@ -24,11 +24,15 @@ from meanfield_pde.evolution import Evolution
 from meanfield_pde.finite_volume import FiniteVolumes
 from meanfield_pde.initial import Uniform
 from meanfield_pde.initial_masses import InitialLike, cell_masses
+from meanfield_pde.layers import AttentionLike, heads, pieces
+from meanfield_pde.log_evolution import LogEvolution, doubles_run_out
 from meanfield_pde.mean_field import MeanField
 from meanfield_pde.measure import Measure
 from meanfield_pde.parallel import on_root
 from meanfield_pde.threads import set_threads
 from meanfield_pde.transport import Transport, scheme_named
+
+LOG = logging.getLogger("meanfield_pde")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +53,7 @@ class Solution:
         zero_masses: the masses at zero temperature, if they were compared with.
     """
 
-    attention: Attention
+    attention: AttentionLike
     cells: Cells
     times: np.ndarray
     masses: np.ndarray
@@ -92,7 +96,7 @@ class Simulation:
 
     def __init__(
         self,
-        attention: Attention,
+        attention: AttentionLike,
         mesh: dolfinx_mesh.Mesh,
         initial: InitialLike,
         *,
@@ -100,6 +104,7 @@ class Simulation:
         tolerance: float = 1e-10,
         threads: int | None = None,
         compare: CompareCase | None = None,
+        log_masses: bool | None = None,
     ) -> None:
         if not 0 < tolerance < 1:
             raise InputError(f"the tolerance must lie between 0 and 1, got {tolerance}")
@@ -110,18 +115,26 @@ class Simulation:
         transport = Transport(self.volumes, scheme_named(scheme))
         masses = cell_masses(initial, self.volumes)
 
-        def evolve(head: Attention) -> Evolution:
-            return Evolution(MeanField(head, self.volumes, tolerance), transport, masses)
+        # The state is mantissas and exponents where doubles run out (see `log_evolution`).
+        self.log_masses = doubles_run_out(attention) if log_masses is None else log_masses
+        if self.log_masses:
+            LOG.info("log masses: the tail is followed below the range of doubles")
+        kind = LogEvolution if self.log_masses else Evolution
 
+        def evolve(followed: AttentionLike) -> Evolution:
+            return kind(MeanField(heads(followed)[0], self.volumes, tolerance), transport, masses)
+
+        self._tolerance = tolerance
         self.evolution = evolve(attention)
-        self.diagnostics = Diagnostics(attention, self.volumes, tolerance)
+        self.diagnostics = Diagnostics(heads(attention)[0], self.volumes, tolerance)
         self.cells = Cells.of(self.volumes)
         self.comparison: Comparison | None = None
         self.zero: Evolution | None = None  # the same problem at zero temperature, alongside
         if compare is not None:
             self.comparison = Comparison(compare, attention, initial, self.cells)
             if compare.zero_temperature:
-                self.zero = evolve(attention.with_beta(math.inf))
+                self._cold = attention.with_beta(math.inf)
+                self.zero = evolve(self._cold)
         self.until = 0.0
         self.times: list[float] = []
         self.masses: list[np.ndarray] = []
@@ -134,6 +147,7 @@ class Simulation:
         watching = list(observers)
         ahead = self.ahead(save_times)
         self.until = save_times[-1]
+        pieces(self.attention, 0.0, self.until)  # refuses layers that end before
         begun = clock.perf_counter() - self.wall_time
 
         def after_step(_: Evolution) -> None:
@@ -145,9 +159,9 @@ class Simulation:
             observer.started(self)
         try:
             for time in ahead:
-                self.evolution.advance(time, after_step)
+                self._follow(self.evolution, self.attention, time, after_step)
                 if self.zero is not None:
-                    self.zero.advance(time)
+                    self._follow(self.zero, self._cold, time)
                 self._save()
                 self.wall_time = clock.perf_counter() - begun
                 for observer in watching:
@@ -155,6 +169,19 @@ class Simulation:
         finally:
             for observer in watching:
                 observer.finished(self)
+
+    def _follow(
+        self,
+        evolution: Evolution,
+        attention: AttentionLike,
+        until: float,
+        after_step: Callable[[Evolution], None] | None = None,
+    ) -> None:
+        """Advance through the layers; steps end where a layer does."""
+        for head, _, end in pieces(attention, evolution.time, until):
+            if evolution.field.attention is not head:
+                evolution.switch(MeanField(head, self.volumes, self._tolerance))
+            evolution.advance(end, after_step)
 
     def ahead(self, save_times: Sequence[float]) -> list[float]:
         """The times still to be saved; after a restart the state may stand between two of them."""
@@ -176,6 +203,9 @@ class Simulation:
         row = {"time": self.evolution.time, "step": float(self.evolution.step)}
         self.times.append(self.evolution.time)
         self.masses.append(masses)
+        head = self.evolution.field.attention
+        if self.diagnostics.attention is not head:
+            self.diagnostics = Diagnostics(head, self.volumes, self._tolerance)
         row |= self.diagnostics.row(masses)
         zero_masses: np.ndarray | None = None
         if self.zero is not None:
@@ -183,6 +213,7 @@ class Simulation:
             self.zero_masses.append(zero_masses)
         if self.comparison is not None:
             row |= on_root(self.comm, self.comparison.row, masses, zero_masses)
+        row["log_energy"] = row.pop("log_energy")  # last: not one of the columns users know
         self.rows.append(row)
 
     def solution(self) -> Solution:
@@ -204,7 +235,7 @@ class Simulation:
 
 
 def solve(
-    attention: Attention,
+    attention: AttentionLike,
     mesh: dolfinx_mesh.Mesh,
     initial: InitialLike | None = None,
     *,
@@ -215,12 +246,13 @@ def solve(
     tolerance: float = 1e-10,
     threads: int | None = None,
     compare: CompareCase | None = None,
+    log_masses: bool | None = None,
     observers: Iterable[Observer] = (),
 ) -> Solution:
     """Solve d/dt mu + div(mu P_x V m) = 0 on the mesh, from time 0 to `until`. Collective.
 
     Args:
-        attention: the matrices and the inverse temperature.
+        attention: the matrices and the inverse temperature; `Layers` change with time.
         mesh: a mesh of the circle or the sphere, distributed over its communicator.
         initial: an initial density from `meanfield_pde.initial`, a formula in x, y, z, a function
             of points, or the masses of the cells in input order; uniform if left out.
@@ -231,6 +263,8 @@ def solve(
         tolerance: bound on the error of the attention sum.
         threads: threads of each rank; by default the cores divided by the ranks of the machine.
         compare: Wasserstein distances to add to the history.
+        log_masses: whether masses may leave the range of doubles; by default if the tail is
+            predicted to do so before the metastable state ends. What is saved are doubles.
         observers: called after every step and every saved time.
     """
     times = TimeCase(until, tuple(save_at), save_every).save_times
@@ -243,6 +277,7 @@ def solve(
         tolerance=tolerance,
         threads=threads,
         compare=compare,
+        log_masses=log_masses,
     )
     simulation.run(times, observers)
     return simulation.solution()

@@ -64,7 +64,8 @@ class Transport:
         self.scheme = scheme
         self._density = volumes.new_vector()
         self._faces = volumes.new_vector(volumes.dimension)
-        self._slopes = _slope_weights(volumes) if scheme.name == "muscl" else None
+        # W of `_slope_weights`; None for upwind, which has no slopes.
+        self.slopes = _slope_weights(volumes) if scheme.name == "muscl" else None
 
     def outflow_rate(self, flux: np.ndarray) -> float:
         """Largest over own cells of sum_f max(q_f, 0) / |c|, for the facet fluxes q."""
@@ -78,11 +79,11 @@ class Transport:
         density = self._density.array
         density[:owned] = masses / volumes.volume[:owned]
         faces = self._faces.array.reshape(-1, d)
-        if self._slopes is None:
+        if self.slopes is None:
             faces[:owned] = density[:owned, None]
         else:
             self._density.scatter_forward()
-            _reconstruct(density, volumes.neighbours, self._slopes, faces)
+            _reconstruct(density, volumes.neighbours, self.slopes, faces)
         self._faces.scatter_forward()
         _divergence(
             flux,

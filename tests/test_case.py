@@ -101,7 +101,10 @@ def test_the_case_of_the_documentation(case: Callable[[str], Path]) -> None:
     assert read.output == OutputCase(Path("results/circle"), "pvd", 100)
     assert read.source == path
     written = tomllib.loads(case_text(read))
-    assert written["compare"].pop("time_limit") == 60.0  # the one default that is not shown there
+    # The defaults that are not shown there.
+    assert written["attention"].pop("normalise") is True
+    assert written["compare"].pop("time_limit") == 60.0
+    assert written["solver"].pop("log_masses") == "auto"
     assert written == tomllib.loads(CONTRACT)
 
 

@@ -48,6 +48,7 @@ def some_result(tmp_path: Path, text: str, points: np.ndarray, masses: np.ndarra
         points=points,
         volumes=np.full(cells, 2 * np.pi * (points.shape[1] - 1) / cells),
         spread=np.zeros(cells),
+        vertices=np.repeat(points[:, None], points.shape[1], axis=1),
         times=np.arange(len(masses), dtype=float),
         masses=masses,
         history={},

@@ -1,0 +1,100 @@
+"""The commands of the experiments, and their options on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from mpi4py import MPI
+
+from meanfield_pde.case_file import read_case
+from meanfield_pde.lifetime_experiment import TABLE, measure_lifetimes
+from meanfield_pde.parallel import on_root
+from meanfield_pde.sweep import run_sweep
+
+LOG = logging.getLogger("meanfield_pde")
+
+Command = Callable[
+    [str, Callable[[argparse.Namespace], None], str],
+    argparse.ArgumentParser,
+]
+
+
+def add_experiments(command: Command) -> None:
+    """Add the commands to the parser that `command` adds to."""
+    timing = command("lifetime", lifetime, "metastable lifetimes, of the density and of tokens")
+    _add_common(timing, "lifetime")
+    timing.add_argument(
+        "--tokens", type=int, nargs="+", default=(), metavar="N", help="numbers of tokens"
+    )
+    timing.add_argument(
+        "--seeds", type=int, default=4, metavar="K", help="samples of tokens for each, default 4"
+    )
+    timing.add_argument("--until", type=float, metavar="T", help="when to give up a measurement")
+
+    sweeping = command("sweep", sweep, "the concentration theorem, measured over a range of beta")
+    _add_common(sweeping, "sweep")
+    sweeping.add_argument(
+        "--at-once", type=int, default=1, metavar="K", help="runs that share the ranks, default 1"
+    )
+
+
+def sweep(options: argparse.Namespace) -> None:
+    """Run a case over a range of beta, and analyse the distances to the limit."""
+    comm = MPI.COMM_WORLD
+    case = on_root(comm, lambda: read_case(options.case))
+    directory = options.output or case.output.directory / "sweep"
+    summary = run_sweep(
+        case,
+        options.beta,
+        directory=directory,
+        at_once=options.at_once,
+        quiet=options.quiet,
+        comm=comm,
+    )
+    if options.json and comm.rank == 0:
+        print(json.dumps(summary, indent=2))
+    LOG.info("sweep.csv, summary.json and figures in %s", directory)
+
+
+def lifetime(options: argparse.Namespace) -> None:
+    """Measure the lifetimes of a case."""
+    comm = MPI.COMM_WORLD
+    case = on_root(comm, lambda: read_case(options.case))
+    directory = options.output or case.output.directory / "lifetime"
+    summary = measure_lifetimes(
+        case,
+        options.beta,
+        options.tokens,
+        seeds=options.seeds,
+        directory=directory,
+        until=options.until,
+        comm=comm,
+    )
+    if options.json and comm.rank == 0:
+        print(json.dumps(summary, indent=2))
+    for name, laws in (("density, slope in beta", "density"), ("tokens, slope in log N", "tokens")):
+        found = summary.get(laws, {}).get("slope_over_predicted")
+        if found is not None:
+            LOG.info("%s: %.3f of the predicted one", name, found)
+    LOG.info("%s, summary.json and figures/lifetime.png in %s", TABLE, directory)
+
+
+def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("case", type=Path, metavar="CASE.toml")
+    parser.add_argument(
+        "--beta",
+        type=float,
+        nargs="+",
+        required=True,
+        metavar="B",
+        help="inverse temperatures, instead of the case's own",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help=f"default {what} in the result folder"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
+    parser.add_argument("--json", action="store_true", help="print the summary")

@@ -1,0 +1,73 @@
+"""The demos in short form: each is imported and run, and its headline number asserted."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+DEMOS = Path(__file__).parents[1] / "demos"
+
+
+@pytest.fixture
+def numbers(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, float]:
+    """What the demo named after the test prints, run in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
+    name = request.node.name.removeprefix("test_")
+    spec = importlib.util.spec_from_file_location(name, DEMOS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    return demo.main(["--short"])
+
+
+def test_concentration_circle(numbers: dict[str, float], tmp_path: Path) -> None:
+    assert numbers["rate over predicted"] == pytest.approx(1, abs=0.07)
+    assert numbers["mass at +e"] == pytest.approx(numbers["predicted mass at +e"], abs=0.002)
+    assert numbers["least W1"] < 0.02
+    assert imread(tmp_path / "results/demos/concentration_circle.png").std() > 0.05
+
+
+@pytest.mark.slow
+def test_concentration_sphere(numbers: dict[str, float], tmp_path: Path) -> None:
+    """On 1,280 cells, about a tenth of a radian wide."""
+    assert numbers["two atoms: rate over predicted"] == pytest.approx(1, abs=0.1)
+    assert numbers["great circle: rate over predicted"] == pytest.approx(1, abs=0.16)
+    assert imread(tmp_path / "results/demos/concentration_sphere.png").std() > 0.05
+
+
+@pytest.mark.slow
+def test_temperature_sweep(numbers: dict[str, float], tmp_path: Path) -> None:
+    assert numbers["bound holds at (share of points)"] == 1
+    assert numbers["power of sqrt(log(beta + 1)/beta)"] > 1
+    assert numbers["t* = a + b log beta, b"] > 1
+    assert imread(tmp_path / "results/demos/sweep-short/figures/sweep.png").std() > 0.05
+
+
+@pytest.mark.slow
+def test_metastable_lifetime(numbers: dict[str, float], tmp_path: Path) -> None:
+    assert numbers["density: slope in beta over predicted"] == pytest.approx(1, abs=0.15)
+    assert numbers["tokens: longest mean lifetime"] < 0.5 * numbers["density: longest lifetime"]
+    assert imread(tmp_path / "results/demos/lifetime-short/figures/lifetime.png").std() > 0.05
+
+
+def test_clusters(numbers: dict[str, float], tmp_path: Path) -> None:
+    """About sqrt(2 beta) of them: 4 at beta = 8, and 10 at beta = 50."""
+    for beta in (8, 50):
+        assert numbers[f"beta {beta}: rate over Bessel"] == pytest.approx(1, abs=0.01)
+        fastest = numbers[f"beta {beta}: fastest mode"]
+        assert numbers[f"beta {beta}: clusters"] == pytest.approx(fastest, abs=1)
+    assert imread(tmp_path / "results/demos/clusters.png").std() > 0.05
+
+
+def test_convergence(numbers: dict[str, float], tmp_path: Path) -> None:
+    assert numbers["slope of log W1"] == pytest.approx(-0.5, abs=0.06)
+    assert numbers["slope at the start"] == pytest.approx(-0.5, abs=0.06)
+    assert numbers["lifetime per log N"] == pytest.approx(numbers["predicted, 1/c'"], rel=0.25)
+    assert imread(tmp_path / "results/demos/convergence.png").std() > 0.05
