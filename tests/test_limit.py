@@ -187,7 +187,7 @@ def rotation(angle: float) -> np.ndarray:
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
-def test_lifetime_of_the_prototype() -> None:
+def test_lifetime_of_the_case_on_the_circle() -> None:
     drift, value = np.diag([1, 0.2]), rotation(0.5) @ np.diag([1, 0.3]) @ rotation(0.5).T
     key_query = np.linalg.solve(value, drift)
     key_query /= np.linalg.norm(key_query, 2)

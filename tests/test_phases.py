@@ -163,7 +163,7 @@ def test_no_phases_without_a_prediction() -> None:
 
 
 def test_all_phases_of_a_run_whatever_its_mesh() -> None:
-    """The prototype at beta = 80: times of 200 and 400 cells within 5 %."""
+    """The circle at beta = 80: times of 200 and 400 cells within 5 %."""
     found = []
     for cells in (200, 400):
         attention = limit_at(80.0).attention

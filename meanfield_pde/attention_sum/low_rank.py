@@ -68,7 +68,7 @@ class Expansion:
     def __init__(self, dimension: int, degree: int, longest: float) -> None:
         self.dimension = dimension
         self.degree = degree
-        # Rounding grows slowly with the degree; what is measured stays below a tenth of this.
+        # The part for rounding is an allowance, tested rather than proved.
         self.error = 2 * float(_beyond(longest, dimension)[degree]) + (degree + 32) * _EPSILON
         self._outer = _Terms(dimension, degree + 1)
         self._inner = _Terms(dimension, degree)
