@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde import figures, results, token_report
+from meanfield_pde import results, token_report
 from meanfield_pde.animation import animate
 from meanfield_pde.case_file import read_case
 from meanfield_pde.errors import InputError
@@ -48,12 +48,12 @@ def run(options: argparse.Namespace) -> None:
         quiet=options.quiet,
     )
     LOG.info(
-        "done: t = %g after %d steps in %.1f s; results in %s, figure in %s",
+        "done: t = %g after %d steps in %.1f s; results in %s, figures in %s",
         solution.times[-1],
         solution.steps,
         solution.wall_time,
         case.output.directory,
-        case.output.directory / results.FIGURES / figures.DENSITY,
+        case.output.directory / results.FIGURES,
     )
 
 

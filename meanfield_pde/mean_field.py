@@ -140,7 +140,8 @@ class MeanField:
             self.largest_weight = float(weight.max())
             means = weight * means
         if not self._logged and self.volumes.comm.rank == 0:
-            _log.info("attention sum, %d points a cell: %s", self.points_per_cell, self._sum.method)
+            points = "1 point" if self.points_per_cell == 1 else f"{self.points_per_cell} points"
+            _log.info("attention sum, %s a cell: %s", points, self._sum.method)
         self._logged = True
         return self._facet_flux(means)
 

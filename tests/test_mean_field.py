@@ -121,7 +121,7 @@ def test_the_method_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
             field.flux(volumes.volume[: volumes.owned])
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 1
-    assert messages[0].startswith("attention sum, 1 points a cell: ")
+    assert messages[0].startswith("attention sum, 1 point a cell: ")
 
 
 @pytest.mark.parametrize("beta", [5.0, 300.0])
