@@ -51,7 +51,14 @@ def run(ranks: int, cells: int, beta: float, steps: int) -> tuple[float, np.ndar
     """Seconds of a step, and the masses after the last."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.npz"
-        command = ["mpiexec", "-n", str(ranks), sys.executable, "-c", WORKER]
+        command = [
+            str(Path(sys.executable).with_name("mpiexec")),
+            "-n",
+            str(ranks),
+            sys.executable,
+            "-c",
+            WORKER,
+        ]
         subprocess.run([*command, str(cells), str(beta), str(steps), str(path)], check=True)
         with np.load(path) as result:
             return float(result["seconds"]), result["masses"]
