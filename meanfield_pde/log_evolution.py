@@ -32,7 +32,7 @@ from meanfield_pde.evolution import Evolution
 from meanfield_pde.layers import AttentionLike
 from meanfield_pde.limit import ProjectionLimit
 from meanfield_pde.mean_field import MeanField
-from meanfield_pde.transport import STEEPEST, Transport
+from meanfield_pde.transport import Transport, face_factors
 
 # Logarithm of the tail from which on doubles are not enough: the smallest is exp(-708), and the
 # mass of a cell is that of the tail times its volume.
@@ -148,7 +148,7 @@ class LogEvolution(Evolution):
         factors[:owned] = 1.0
         if transport.slopes is not None:
             log_density = log_of(mantissa, exponent) - np.log(volumes.volume)
-            _face_factors(log_density, volumes.neighbours, transport.slopes, factors)
+            face_factors(log_density, volumes.neighbours, transport.slopes, factors)
         self._face_factors.scatter_forward()
         self.mantissa, self.exponent = _euler(
             self._flux * length,
@@ -176,30 +176,6 @@ def log_of(mantissa: np.ndarray, exponent: np.ndarray) -> np.ndarray:
 
 
 _jit: Callable = numba.njit(cache=True)
-
-
-@_jit
-def _face_factors(log_density, neighbours, weights, factors):  # type: ignore[no-untyped-def]
-    """exp(g_f) at the facets of own cells, as `transport` has them."""
-    d = neighbours.shape[1]
-    difference = np.empty(d)
-    slope = np.empty(d)
-    for c in range(neighbours.shape[0]):
-        resolved = log_density[c] > -np.inf
-        for j in range(d):
-            resolved = resolved and log_density[neighbours[c, j]] > -np.inf
-            difference[j] = log_density[neighbours[c, j]] - log_density[c]
-        if not resolved:
-            factors[c, :] = 1.0
-            continue
-        steepest = STEEPEST
-        for i in range(d):
-            slope[i] = 0.0
-            for j in range(d):
-                slope[i] += weights[c, i, j] * difference[j]
-            steepest = max(steepest, abs(slope[i]))
-        for i in range(d):
-            factors[c, i] = math.exp(slope[i] * (STEEPEST / steepest))
 
 
 @_jit

@@ -129,19 +129,19 @@ def _outflow_rate(flux, cell_facets, cell_signs, volume):  # type: ignore[no-unt
 
 
 @_jit
-def _reconstruct(density, neighbours, weights, faces):  # type: ignore[no-untyped-def]
+def face_factors(log_density, neighbours, weights, factors):  # type: ignore[no-untyped-def]  # numba
+    """exp(g_f) at the facets of own cells, from the log densities of own and ghost cells."""
     d = neighbours.shape[1]
-    log_density = np.log(density)
     difference = np.empty(d)
     slope = np.empty(d)
     for c in range(neighbours.shape[0]):
-        resolved = density[c] > 0
+        resolved = log_density[c] > -np.inf
         for j in range(d):
             # Beside an empty cell (below the smallest double) there is no slope to speak of.
-            resolved = resolved and density[neighbours[c, j]] > 0
+            resolved = resolved and log_density[neighbours[c, j]] > -np.inf
             difference[j] = log_density[neighbours[c, j]] - log_density[c]
         if not resolved:
-            faces[c, :] = density[c]
+            factors[c, :] = 1.0
             continue
         steepest = STEEPEST
         for i in range(d):
@@ -150,7 +150,14 @@ def _reconstruct(density, neighbours, weights, faces):  # type: ignore[no-untype
                 slope[i] += weights[c, i, j] * difference[j]
             steepest = max(steepest, abs(slope[i]))
         for i in range(d):
-            faces[c, i] = density[c] * math.exp(slope[i] * (STEEPEST / steepest))
+            factors[c, i] = math.exp(slope[i] * (STEEPEST / steepest))
+
+
+@_jit
+def _reconstruct(density, neighbours, weights, faces):  # type: ignore[no-untyped-def]  # numba
+    face_factors(np.log(density), neighbours, weights, faces)
+    for c in range(neighbours.shape[0]):
+        faces[c, :] *= density[c]
 
 
 @_jit
