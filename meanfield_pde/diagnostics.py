@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from meanfield_pde import geometry
 from meanfield_pde.attention import Attention
 from meanfield_pde.finite_volume import FiniteVolumes
 from meanfield_pde.limit import ProjectionLimit
@@ -29,7 +28,6 @@ class Diagnostics:
         self.attention = attention
         self._dimension = d = volumes.dimension
         own = slice(0, volumes.owned)
-        cells = volumes.cell_points[own]
         self._volume = volumes.gather(volumes.volume[own])
         self._mean = volumes.gather(volumes.cell_mean[own])
         self._pairs = [(i, j) for i in range(d) for j in range(i, d)]
@@ -39,13 +37,13 @@ class Diagnostics:
             return points[:, first] * points[:, second]
 
         volume = volumes.volume[own, None]
-        self._second = volumes.gather(geometry.integrate(products, cells) / volume)
+        self._second = volumes.gather(volumes.integrate(products) / volume)
         self._square_distance: np.ndarray | None = None
         limit = ProjectionLimit(attention)
         if limit.dimension == d:  # every point lies in E
             self._square_distance = np.zeros(volumes.global_cells)
         elif limit.exists:
-            integral = geometry.integrate(lambda x: limit.distance_to_eigenspace(x) ** 2, cells)
+            integral = volumes.integrate(lambda x: limit.distance_to_eigenspace(x) ** 2)
             self._square_distance = volumes.gather(integral / volumes.volume[own])
         self._energy_sum: SharedSum | None = None
         if 0 < attention.beta < math.inf:

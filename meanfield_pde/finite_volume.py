@@ -7,12 +7,15 @@ number of ranks. Cells are numbered locally, own cells first, then the ghosts ne
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from dolfinx import fem, la
 from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde import geometry
 from meanfield_pde.errors import InputError
+from meanfield_pde.parallel import shared_errors
 
 
 class FiniteVolumes:
@@ -139,6 +142,20 @@ class FiniteVolumes:
         result = np.empty_like(received)
         result[self._input_order] = received
         return result
+
+    def integrate(
+        self,
+        function: geometry.Integrand,
+        length_scale: float = math.inf,
+        peaks: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """`geometry.integrate` over own cells, the same on every number of ranks. Collective."""
+        cells = self.cell_points[: self.owned]
+        with shared_errors(self.comm):
+            rough = geometry.rough_integrals(function, cells)
+        whole = self.gather(rough).sum(axis=0)
+        with shared_errors(self.comm):
+            return geometry.integrate(function, cells, length_scale, peaks, whole)
 
     def scatter(self, values: np.ndarray) -> np.ndarray:
         """The entries of own cells from values given in input order on every rank."""

@@ -88,8 +88,7 @@ def tangent_vector(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def cell_spread(cells: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Mean squared geodesic distance of the points of each cell from its centre."""
     spread = np.empty(len(cells))
-    for start in range(0, len(cells), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for part in _chunks(len(cells)):
         nodes, weights = quadrature(cells[part])
         squared = geodesic_distance(nodes, centres[part, None]) ** 2
         spread[part] = (weights * squared).sum(axis=1) / weights.sum(axis=1)
@@ -118,6 +117,7 @@ def integrate(
     cells: np.ndarray,
     length_scale: float = math.inf,
     peaks: np.ndarray | None = None,
+    whole: np.ndarray | float | None = None,
 ) -> np.ndarray:
     """Integral over each cell of a function of points (N x d -> N, or N x k).
 
@@ -130,20 +130,36 @@ def integrate(
         cells: vertices of the cells.
         length_scale: the width of the peaks.
         peaks: points where the integrand is concentrated, N x d.
+        whole: the sum of `rough_integrals` where `cells` are a part of the surface, so that the
+            result does not depend on which part; over `cells` if not given.
     """
+    if whole is None:
+        whole = rough_integrals(function, cells).sum(axis=0)
     parts = [
-        _integrate_part(function, cells[start : start + _CHUNK], length_scale, peaks)
-        for start in range(0, max(len(cells), 1), _CHUNK)
+        _integrate_part(function, cells[part], length_scale, peaks, whole)
+        for part in _chunks(len(cells))
     ]
     return np.concatenate(parts)
 
 
+def rough_integrals(function: Integrand, cells: np.ndarray) -> np.ndarray:
+    """Integral of |f| over each cell by the rule of degree 6 alone."""
+    return np.concatenate([_apply_rule(function, cells[part])[1] for part in _chunks(len(cells))])
+
+
+def _chunks(count: int) -> list[slice]:
+    return [slice(start, start + _CHUNK) for start in range(0, max(count, 1), _CHUNK)]
+
+
 def _integrate_part(
-    function: Integrand, cells: np.ndarray, length_scale: float, peaks: np.ndarray | None
+    function: Integrand,
+    cells: np.ndarray,
+    length_scale: float,
+    peaks: np.ndarray | None,
+    whole: np.ndarray | float,
 ) -> np.ndarray:
-    coarse, size, _ = _apply_rule(function, cells)
+    coarse, _, _ = _apply_rule(function, cells)
     result = np.zeros_like(coarse)
-    whole = size.sum(axis=0)
     owner, pieces = np.arange(len(cells)), cells
     for level in range(_DEEPEST + 1):
         children = halved(pieces)

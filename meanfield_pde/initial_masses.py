@@ -9,11 +9,9 @@ from mpi4py import MPI
 import numpy as np
 from scipy.spatial import cKDTree
 
-from meanfield_pde import geometry
-from meanfield_pde.errors import InputError, MeanfieldError
+from meanfield_pde.errors import InputError
 from meanfield_pde.finite_volume import FiniteVolumes
 from meanfield_pde.initial import ExpressionDensity, Initial, Tokens, Uniform, VonMises
-from meanfield_pde.parallel import raise_first
 
 # What `solve` takes as initial density besides the objects of `initial`: a function of points
 # (N x d -> N), a formula, or the masses of the cells in input order.
@@ -25,37 +23,29 @@ _CHUNK = 4096  # tokens deposited at once
 
 def cell_masses(initial: InitialLike, volumes: FiniteVolumes) -> np.ndarray:
     """Masses of this rank's own cells, scaled to a total of one. Collective."""
-    error: MeanfieldError | None = None
-    masses = np.zeros(volumes.owned)
     if isinstance(initial, str):
         initial = ExpressionDensity(initial)
-    try:
-        masses = _unscaled(initial, volumes)
-        if not np.isfinite(masses).all() or (masses < 0).any():
-            raise InputError("the initial density must be finite and >= 0 in every cell")
-    except MeanfieldError as caught:
-        error = caught
-    raise_first(volumes.comm, error)
-    if isinstance(initial, Tokens):
-        masses = _deposit(initial, volumes)
-    # Summed in input order, so that the total does not depend on the number of ranks.
-    total = volumes.gather(masses).sum()
+    masses = _unscaled(initial, volumes)
+    # In input order, so that the total does not depend on the number of ranks.
+    every = volumes.gather(masses)
+    if not np.isfinite(every).all() or (every < 0).any():
+        raise InputError("the initial density must be finite and >= 0 in every cell")
+    total = every.sum()
     if not (np.isfinite(total) and total > 0):
         raise InputError(f"the initial density must have a positive, finite mass, got {total:g}")
     return masses / total
 
 
 def _unscaled(initial: InitialLike, volumes: FiniteVolumes) -> np.ndarray:
-    cells = volumes.cell_points[: volumes.owned]
+    d = volumes.dimension
     if isinstance(initial, Tokens):
-        initial.check(volumes.dimension)
-        return np.zeros(volumes.owned)
+        initial.check(d)
+        return _deposit(initial, volumes)
     if isinstance(initial, Uniform | VonMises | ExpressionDensity):
-        initial.check(volumes.dimension)
-        d = volumes.dimension
-        return geometry.integrate(initial.density, cells, initial.length_scale(d), initial.peaks(d))
+        initial.check(d)
+        return volumes.integrate(initial.density, initial.length_scale(d), initial.peaks(d))
     if callable(initial):
-        return geometry.integrate(initial, cells)
+        return volumes.integrate(initial)
     masses = np.asarray(initial, dtype=float)
     if masses.shape != (volumes.global_cells,):
         raise InputError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mpi4py import MPI
@@ -27,8 +28,18 @@ def on_root[Result](comm: MPI.Comm, function: Callable[..., Result], *arguments:
     return result
 
 
-def raise_first(comm: MPI.Comm, error: MeanfieldError | None) -> None:
-    """Raise on every rank the error of the lowest rank that has one. Collective."""
+@contextmanager
+def shared_errors(comm: MPI.Comm) -> Iterator[None]:
+    """An error in the block on one rank is raised by all, at its end. Collective.
+
+    If several ranks have one, it is that of the lowest. The block itself must not be collective on
+    `comm`.
+    """
+    error: MeanfieldError | None = None
+    try:
+        yield
+    except MeanfieldError as caught:
+        error = caught
     errors = [one for one in comm.allgather(error) if one is not None]
     if errors:
         raise errors[0]

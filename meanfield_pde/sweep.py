@@ -22,11 +22,11 @@ from mpi4py import MPI
 from meanfield_pde.case import Case, CompareCase, OutputCase
 from meanfield_pde.case_text import case_text, same_case
 from meanfield_pde.checks import whole
-from meanfield_pde.errors import InputError, MeanfieldError
+from meanfield_pde.errors import InputError
 from meanfield_pde.experiment import check_betas, open_folder, write_table
 from meanfield_pde.layers import single
 from meanfield_pde.limit import ProjectionLimit
-from meanfield_pde.parallel import on_root, raise_first
+from meanfield_pde.parallel import on_root, shared_errors
 from meanfield_pde.results import CASE, CHECKPOINT, SUMMARY, read_result, write_summary
 from meanfield_pde.run import run_case, versions
 from meanfield_pde.sweep_analysis import rows_of_run, summarise_sweep
@@ -105,22 +105,16 @@ def _run_all(cases: Sequence[Case], at_once: int, quiet: bool, comm: MPI.Comm) -
     """Deal the runs out to groups of ranks; each group goes through its own, largest beta first."""
     group = comm.rank * at_once // comm.size
     ranks = comm.Split(group, comm.rank)
-    error: MeanfieldError | None = None
-    try:
-        for i, case in enumerate(reversed(cases)):
-            if i % at_once != group:
-                continue
+    ours = [case for i, case in enumerate(reversed(cases)) if i % at_once == group]
+    with shared_errors(comm):  # of this group; the others are still at work
+        for case in ours:
             state = on_root(ranks, _state, case)
             if ranks.rank == 0:
                 LOG.info("beta = %g: %s", case.attention.beta, state)
             if state != "finished":
                 resume, overwrite = state == "resumed", state == "started again"
                 run_case(case, comm=ranks, resume=resume, overwrite=overwrite, quiet=quiet)
-    except MeanfieldError as caught:  # of this group; the others are still at work
-        error = caught
-    finally:
-        ranks.Free()
-    raise_first(comm, error)
+    ranks.Free()
 
 
 def _state(case: Case) -> str:

@@ -18,10 +18,10 @@ from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde.errors import InputError, MeanfieldError
+from meanfield_pde.errors import InputError
 from meanfield_pde.layers import AttentionLike
 from meanfield_pde.measure import Measure
-from meanfield_pde.parallel import raise_first
+from meanfield_pde.parallel import shared_errors
 from meanfield_pde.threads import set_threads
 from meanfield_pde.token_file import TokenCloud
 from meanfield_pde.token_statistics import (
@@ -242,13 +242,9 @@ def _distances(
     """W_1 and W_2 of each pair, dealt out to the ranks. Collective."""
     tasks = [(k, p) for k in range(len(clouds)) for p in (1, 2)]
     found: dict[tuple[int, int], WassersteinResult] = {}
-    error: MeanfieldError | None = None
-    try:
+    with shared_errors(comm):
         for k, p in tasks[comm.rank :: comm.size]:
             found[k, p] = wasserstein(clouds[k], densities[k], p, rtol=_RTOL, time_limit=60.0)
-    except MeanfieldError as caught:
-        error = caught
-    raise_first(comm, error)
     every = {task: one for part in comm.allgather(found) for task, one in part.items()}
     w1, w2 = (tuple(every[k, p] for k in range(len(clouds))) for p in (1, 2))
     return w1, w2

@@ -25,11 +25,10 @@ from scipy.stats import gamma
 
 from meanfield_pde.attention import Attention
 from meanfield_pde.cells import Cells
-from meanfield_pde.errors import MeanfieldError
 from meanfield_pde.geometry import geodesic_distance, normalised
 from meanfield_pde.layers import AttentionLike
 from meanfield_pde.measure import Measure
-from meanfield_pde.parallel import raise_first
+from meanfield_pde.parallel import shared_errors
 from meanfield_pde.tokens import Velocity, evolve, fixed_step, token_velocity
 from meanfield_pde.wasserstein import wasserstein
 
@@ -138,8 +137,7 @@ def sampling_band(
     masses = result.masses[at] / result.masses[at].sum(axis=1, keepdims=True)
     distances = np.zeros((samples, len(at)))
     moments = np.zeros((samples, *(masses @ result.cells.points).shape))
-    error: MeanfieldError | None = None
-    try:
+    with shared_errors(comm):
         for sample in range(comm.rank, samples, comm.size):
             generator = np.random.default_rng([seed, sample])
             clouds = _sample(generator, result, at, count, weights)
@@ -148,9 +146,6 @@ def sampling_band(
                 wasserstein(cloud, Measure(result.cells.points, one), 1, rtol=_RTOL).value
                 for cloud, one in zip(clouds, masses, strict=True)
             ]
-    except MeanfieldError as caught:
-        error = caught
-    raise_first(comm, error)
     comm.Allreduce(MPI.IN_PLACE, distances)
     comm.Allreduce(MPI.IN_PLACE, moments)
     distances *= scale

@@ -13,7 +13,7 @@ import pytest
 from meanfield_pde import InputError, read_result
 from meanfield_pde.mesh import Surface, sphere_surface
 from meanfield_pde.mesh_file import write_surface
-from meanfield_pde.parallel import on_root, raise_first
+from meanfield_pde.parallel import on_root, shared_errors
 
 from .conftest import CIRCLE, SPHERE, Command, Write
 
@@ -114,6 +114,12 @@ def test_errors_reach_every_rank() -> None:
     assert on_root(two_ranks(), max, 2, 3) == 3
     with pytest.raises(InputError, match="wrong"):
         on_root(two_ranks(), fail)
-    raise_first(two_ranks(), None)
-    with pytest.raises(InputError, match="of another rank"):
-        raise_first(two_ranks(InputError("of another rank")), None)
+    with shared_errors(two_ranks()):
+        pass
+    with pytest.raises(InputError, match="wrong"), shared_errors(two_ranks(InputError("later"))):
+        fail()
+    with (
+        pytest.raises(InputError, match="of another rank"),
+        shared_errors(two_ranks(InputError("of another rank"))),
+    ):
+        pass
