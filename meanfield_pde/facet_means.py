@@ -39,7 +39,9 @@ def facet_mean_operator(volumes: FiniteVolumes) -> scipy.sparse.csr_array:
         part = slice(start, start + _CHUNK)
         near[part], weights[part] = _stencils(volumes, tree, part, size)
     row = np.repeat(np.arange(facets), size)
-    return scipy.sparse.csr_array((weights.ravel(), (row, near.ravel())), (facets, vertices))
+    means = scipy.sparse.csr_array((weights.ravel(), (row, near.ravel())), (facets, vertices))
+    means.eliminate_zeros()
+    return means
 
 
 def _stencils(

@@ -158,4 +158,4 @@ class MeanField:
         return SharedSum(volumes, sources, volumes.vertices, scores, self.tolerance)
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
-        return (self._push * (self._facet_mean @ vertex_means)).sum(axis=1)
+        return np.einsum("fi,fi->f", self._push, self._facet_mean @ vertex_means)
