@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         "slope at the start": linear_fit(np.log(counts), np.log(drawn)).slope,
         "growth of fluctuations": float(np.mean(np.array(moved) / drawn)),
         "lifetime per log N": linear_fit(np.log(few), lives).slope,
-        "predicted, 1/c'": 1 / limit.escape_rate,
+        "predicted, 1/c'": 1 / limit.tail_rate,
         "lifetime of the density": limit.lifetime,
     }
     if MPI.COMM_WORLD.rank == 0:
@@ -107,7 +107,7 @@ def draw(
     left.set_ylabel("$W_1$ to the density (radians)")
     left.legend()
     right.semilogx(few, lives, "o-", color="#D55E00", label="N tokens, β = 320")
-    line = lives[0] + np.log(few / few[0]) / limit.escape_rate
+    line = lives[0] + np.log(few / few[0]) / limit.tail_rate
     right.semilogx(few, line, ":", color="k", label="slope 1/c'")
     right.axhline(limit.lifetime, ls="--", color="#0072B2", label="predicted for the density")
     right.set_xlabel("number of tokens N")

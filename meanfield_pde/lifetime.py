@@ -10,9 +10,10 @@ comes to 1/2, from below, for good (see `phases`). As an integral of the density
 a smooth function it does not depend on the mesh but by the error of the density, and it has a
 meaning for tokens, too. Two laws are predicted:
 
-    density     slope (|B^T e| - |<B^T e, e>|) / c' in beta: the tail of the density at the place
-                that clusters attend to has to die out, and it decays like exp(-c' t)
-    N tokens    slope 1/c' in log N, whatever beta: N tokens have no tail below 1/N.
+    density     slope (|B^T e| - |<B^T e, e>|) / r in beta: the tail of the density at the place
+                that clusters attend to has to die out, and it decays like exp(-r t), r = c' on the
+                circle (or less, if another token loses sight of it earlier: `saddles.Tail`)
+    N tokens    slope 1/r in log N, whatever beta: N tokens have no tail below 1/N.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def token_lifetime(
         return np.einsum("tni,tnj->tij", saved, saved) / count
 
     if until is None:
-        until = 3 * math.log(count) / limit.escape_rate + 20 / limit.contraction_rate
+        until = 3 * math.log(count) / limit.tail_rate + 20 / limit.contraction_rate
     found, last, angle = _followed(moments, progress, until, comm)
     seconds = clock.perf_counter() - begun
     return Lifetime("tokens", attention.beta, count, seed, found, last, angle, False, seconds)

@@ -138,10 +138,10 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
                 for beta in sorted({row["beta"] for row in tokens})
                 if (fit := _count_fit([row for row in tokens if row["beta"] == beta])) is not None
             },
-            "predicted_slope": 1 / limit.escape_rate,
+            "predicted_slope": 1 / limit.tail_rate,
             "slope_over_predicted": None
             if count_fit is None
-            else count_fit.slope * limit.escape_rate,
+            else count_fit.slope * limit.tail_rate,
             "not_reached": [
                 [row["beta"], row["count"], row["seed"]]
                 for row in tokens

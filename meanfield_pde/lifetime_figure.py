@@ -68,7 +68,7 @@ def _draw_tokens(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> Non
         label = f"tokens, β = {beta:g} (large: mean)"
         axes.plot(each * shift, mean, style, color=colour, ms=8, mfc="none", mew=1.6, label=label)
     line = np.array([count.min() / 1.5, count.max() * 1.5])
-    slope = 1 / limit.escape_rate
+    slope = 1 / limit.tail_rate
     if len(np.unique(count)) > 1:
         fit = linear_fit(np.log(count), lifetime)
         label = f"fit, slope {fit.slope:.3f} in log N"
@@ -80,7 +80,7 @@ def _draw_tokens(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> Non
         "--",
         color="k",
         lw=1,
-        label=f"predicted slope 1/c' = {slope:.3f}",
+        label=f"predicted slope 1/r = {slope:.3f}",
     )
     axes.set_xscale("log")
     axes.set_xlim(*line)

@@ -24,10 +24,9 @@ from meanfield_pde.attention import SINGULAR, Attention
 from meanfield_pde.errors import InputError
 from meanfield_pde.layers import AttentionLike, heads
 from meanfield_pde.limit_report import plain, report
-from meanfield_pde.saddles import ALIGNED, Saddle, saddles, tail_lifetime
+from meanfield_pde.saddles import ALIGNED, Saddle, Tail, points_on_sphere, saddles
 from meanfield_pde.spectrum import EigenSpace, dominant_eigenspace, format_eigenvalues
 
-_CIRCLE_POINTS = 4096
 # What `describe` lists by name if there is a limit.
 _QUANTITIES = (
     "left",
@@ -35,6 +34,7 @@ _QUANTITIES = (
     "contraction_rate",
     "escape_rate",
     "unsettled_rate",
+    "tail_rate",
     "lifetime",
     "lifetime_per_beta",
     "log_beta_time",
@@ -195,14 +195,22 @@ class ProjectionLimit:
     def lifetime_per_beta(self) -> float:
         """Metastable lifetime divided by beta, its slope; infinite if nothing ends the phase.
 
-        On the circle (|B^T e| - |<B^T e, e>|) / c'; see `saddles.tail_lifetime`. For dim E = 2 it
+        On the circle (|B^T e| - |<B^T e, e>|) / c', or less; see `saddles.Tail`. For dim E = 2 it
         is the earliest over the points of E ∩ S.
         """
-        points = self.basis  # dim E > 2 needs d > 3; there the axes of E stand for its points
-        if self.dimension == 2:
-            angle = np.pi * np.arange(_CIRCLE_POINTS) / _CIRCLE_POINTS
-            points = self.basis @ np.array([np.cos(angle), np.sin(angle)])
-        return tail_lifetime(self.head.key_query @ points, self.basis, self.saddles)
+        return self._tail.lifetime(points_on_sphere(self.basis))
+
+    @cached_property
+    def tail_rate(self) -> float:
+        """Rate r at which the tail that clusters attend to decays; c' on the circle.
+
+        N tokens have no tail below 1/N: their metastable state ends after about log(N)/r.
+        """
+        return self._tail.rate(points_on_sphere(self.basis))
+
+    @cached_property
+    def _tail(self) -> Tail:
+        return Tail(self.head.key_query, self.basis, self.saddles)
 
     @property
     def lifetime(self) -> float:

@@ -96,37 +96,77 @@ def saddles(
     return found
 
 
-def tail_lifetime(seen: np.ndarray, basis: np.ndarray, saddles: list[Saddle]) -> float:
-    """Time, divided by beta, until a token at the cluster e no longer attends to the thin tail.
+class Tail:
+    """The thin tail of the density that clusters attend to, and when they no longer do.
 
-    At zero temperature the token attends to u = B^T e / |B^T e|, and it is at rest. At finite beta
-    it does so as long as the softmax prefers the thin tail of the density at u. On the unstable
-    manifold of saddle j the tail is exp(-r_j t), r_j the unsettled rate (zero on E, the clusters),
-    and the largest score beta |Q_j B^T e|, Q_j the orthogonal projection on the span of E to E_j.
-    J is the saddle whose manifold has u itself, in general the last. Then
+    At zero temperature a token at the cluster e attends to u = B^T e / |B^T e|, and it is at rest.
+    At finite beta it does so as long as the softmax prefers the thin tail of the density at u. On
+    the unstable manifold of saddle j the tail is exp(-r_j t), r_j the unsettled rate (zero on E,
+    the clusters), and the largest score beta |Q_j B^T e|, Q_j the orthogonal projection on the span
+    of E to E_j. J is the saddle whose manifold has u itself, in general the last. The tail at u
+    loses to that of level j < J at
 
-        lifetime / beta = min_{j<J} (|B^T e| - |Q_j B^T e|) / (r_J - r_j)    over r_j < r_J,
+        t_j / beta = (|B^T e| - |Q_j B^T e|) / (r_J - r_j)    if r_j < r_J.
 
-    which on the circle is (|B^T e| - |<B^T e, e>|) / c', the same at e and -e: of the two clusters
-    the one with the higher score counts. It is infinite if B^T e is along E, as then the clusters
-    and the tail agree.
+    The tail comes from saddle J, and lasts as long as tokens at e_J are at rest, because they
+    attend to the tail at B^T e_J / |B^T e_J| in their turn. Once they attend to the clusters, m
+    jumps near e_J, and the mass there is driven away at a rate of order beta. So
 
-    Args:
-        seen: B^T e for one or more points e of E ∩ S, d x n; the earliest time counts.
-        basis: orthonormal basis of E.
-        saddles: all of them.
+        lifetime / beta = min( min_j t_j at e, t_0 at e_J ) / beta,
+
+    which on the circle is (|B^T x| - |<B^T x, e>|) / c' at e or at e2, whichever is less. It is
+    infinite if B^T e is along E, as then the clusters and the tail agree.
     """
-    length = np.linalg.norm(seen, axis=0)
-    rates = np.array([0.0, *(saddle.unsettled_rate for saddle in saddles)])
-    spans = [basis, *(saddle.unstable for saddle in saddles)]
-    beyond = np.array([np.linalg.norm(seen - q @ (q.T @ seen), axis=0) for q in spans])
-    has_maximum = beyond <= ALIGNED * length
-    # |z| - |Q z| = |z - Q z|^2 / (|z| + |Q z|), without cancellation.
-    advantage = beyond**2 / (length + np.sqrt(np.maximum(length**2 - beyond**2, 0)))
-    last = np.where(has_maximum, rates[:, None], np.inf).min(axis=0)
-    ending = ~has_maximum & (rates[:, None] < last)
-    times = advantage[ending] / (last - rates[:, None])[ending]
-    return float(times.min(initial=np.inf))
+
+    def __init__(self, key_query: np.ndarray, basis: np.ndarray, saddles: list[Saddle]) -> None:
+        """B^T, an orthonormal basis of E, and all saddles."""
+        self._key_query = key_query
+        self._saddles = saddles
+        self._spans = [basis, *(saddle.unstable for saddle in saddles)]
+        self._rates = np.array([0.0, *(saddle.unsettled_rate for saddle in saddles)])
+
+    def rate(self, points: np.ndarray) -> float:
+        """r_J, at which the tail that clusters at these points (d x n) attend to decays."""
+        return float(self._rates[self._levels(self._key_query @ points)].max())
+
+    def lifetime(self, points: np.ndarray) -> float:
+        """Lifetime divided by beta of clusters at points of E ∩ S, d x n; the earliest counts."""
+        earliest = float(self._losses(points).min(initial=np.inf))
+        for level in np.unique(self._levels(self._key_query @ points)):
+            if level > 0:
+                feeding = points_on_sphere(self._saddles[level - 1].basis)
+                earliest = min(earliest, float(self._losses(feeding)[0].min()))
+        return earliest
+
+    def _levels(self, seen: np.ndarray) -> np.ndarray:
+        """J for each B^T x: the level, 0 for E, with the smallest rate whose span contains it."""
+        inside = self._beyond(seen) <= ALIGNED * np.linalg.norm(seen, axis=0)
+        return np.where(inside, self._rates[:, None], np.inf).argmin(axis=0)
+
+    def _losses(self, points: np.ndarray) -> np.ndarray:
+        """t_j / beta for each level j and point, infinite where there is no such time."""
+        seen = self._key_query @ points
+        length, beyond = np.linalg.norm(seen, axis=0), self._beyond(seen)
+        # |z| - |Q z| = |z - Q z|^2 / (|z| + |Q z|), without cancellation.
+        advantage = beyond**2 / (length + np.sqrt(np.maximum(length**2 - beyond**2, 0)))
+        faster = self._rates[self._levels(seen)] - self._rates[:, None]
+        loses = (beyond > ALIGNED * length) & (faster > 0)
+        return np.divide(advantage, faster, out=np.full_like(beyond, np.inf), where=loses)
+
+    def _beyond(self, seen: np.ndarray) -> np.ndarray:
+        """|z - Q_j z| for each level j and each z = B^T x."""
+        return np.array([np.linalg.norm(seen - q @ (q.T @ seen), axis=0) for q in self._spans])
+
+
+def points_on_sphere(basis: np.ndarray) -> np.ndarray:
+    """Points of a subspace that stand for all its points on the sphere, up to their sign, d x n.
+
+    More than two dimensions, for which the axes stand, need d > 3.
+    """
+    if basis.shape[1] != 2:
+        return basis
+    angle = np.pi * np.arange(_ORBIT_POINTS) / _ORBIT_POINTS
+    return basis @ np.array([np.cos(angle), np.sin(angle)])
 
 
 def _speed(restricted: np.ndarray, level: EigenSpace, conormal: np.ndarray) -> float:

@@ -218,13 +218,15 @@ def test_lifetime_on_the_sphere(seen: tuple[float, float, float], competitor: in
     """
     growth = np.array([0.6, 0.1, 0.0])
     z = np.array(seen) / np.linalg.norm(seen)
-    key_query = np.linalg.qr(np.column_stack([z, [0, 1, 0], [0, 0, 1]]))[0]
+    # B^T e3 is perpendicular to e, so that tokens at e3 are the last to lose sight of the tail.
+    key_query = np.linalg.qr(np.column_stack([z, [1, 0, 0], [0, 0, 1]]))[0]
     key_query *= np.sign(key_query[:, 0] @ z)
     limit = ProjectionLimit(head(np.diag(growth), key_query, beta=1.0))
     z = np.abs(z)
     predicted = [(1 - z[0]) / 0.7, (1 - np.hypot(z[0], z[1])) / (0.7 - 0.5)]
     assert np.argmin(predicted) == competitor
     assert limit.lifetime_per_beta == pytest.approx(min(predicted))
+    assert limit.tail_rate == pytest.approx(0.7)
 
     # Equal steps in u, fine where u is of order one and down to where no mass is left.
     u1, u2 = np.meshgrid(np.arange(-12, 30, 0.06), np.arange(-12, 30, 0.06))
@@ -244,6 +246,17 @@ def test_lifetime_on_the_sphere(seen: tuple[float, float, float], competitor: in
     times = [brentq(log_ratio, 0.1, 2000, args=(beta,), xtol=0.01) for beta in betas]
     slope = (times[1] - times[0]) / (betas[1] - betas[0])
     assert slope == pytest.approx(limit.lifetime_per_beta, rel=0.03)
+
+
+def test_lifetime_where_the_tail_comes_from_an_equilibrium_that_loses_it_first() -> None:
+    """At e2, |B^T e2| - |<B^T e2, e>| is less than the same at e: there the softmax turns first."""
+    drift, value = np.diag([1, 0.2]), rotation(0.5) @ np.diag([1, 0.1]) @ rotation(0.5).T
+    key_query = np.linalg.solve(value, drift)
+    limit = ProjectionLimit(Attention(key_query, np.eye(2), value, 1.0))
+    lost = [(np.linalg.norm(z) - abs(z[0])) / limit.escape_rate for z in key_query.T]
+    assert lost[1] < 0.6 * lost[0]
+    assert limit.lifetime_per_beta == pytest.approx(lost[1])
+    assert limit.tail_rate == pytest.approx(limit.escape_rate)
 
 
 def test_lifetime_without_end_and_extreme_beta() -> None:
