@@ -7,6 +7,7 @@ that a run that was stopped and resumed gives the same results as one that was n
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ def write_checkpoint(directory: Path, simulation: Simulation) -> None:
             rows = [list(row.values()) for row in simulation.rows]
             file["history"] = np.array(rows, dtype=float)
             file.attrs["columns"] = list(simulation.rows[0]) if simulation.rows else []
+            if simulation.comparison is not None:
+                file.attrs["open_distances"] = json.dumps(simulation.comparison.open)
 
     if simulation.comm.rank == 0:
         replace_file(directory / CHECKPOINT, write)
@@ -71,6 +74,8 @@ def restore_checkpoint(directory: Path, simulation: Simulation) -> None:
     simulation.times = list(data["saved_times"])
     simulation.masses = list(data["saved_masses"])
     simulation.zero_masses = list(data["saved_zero_masses"])
+    if simulation.comparison is not None:
+        simulation.comparison.open = json.loads(data["open_distances"])
     simulation.rows = [dict(zip(data["columns"], row, strict=True)) for row in data["history"]]
 
 
@@ -92,6 +97,7 @@ def _read(path: Path, cells: Cells, states: list[str]) -> dict[str, Any]:
                     data[name][key] = kind(file[name].attrs[key])
             data["wall_time"] = float(file.attrs["wall_time"])
             data["columns"] = list(file.attrs["columns"])
+            data["open_distances"] = file.attrs.get("open_distances", "{}")
     except (OSError, KeyError) as error:
         raise InputError(f"{path}: not a readable checkpoint ({error})") from error
     data["saved_times"] = [float(time) for time in data["saved_times"]]

@@ -57,6 +57,19 @@ def number_list(value: Any, name: str) -> Collection[Any]:
     return value
 
 
+def numbers(given: Any, name: str) -> np.ndarray:
+    """The array as floats, or InputError if it does not hold real numbers."""
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise InputError(
+            f"{name} must be an array of numbers whose rows have equal length"
+        ) from None
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{name} must be an array of real numbers, got type {array.dtype}")
+    return array.astype(float)
+
+
 def to_path(value: Any, name: str) -> Path:
     """The value as a path, or InputError if it cannot be one."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):

@@ -155,6 +155,7 @@ def _run(given: list[str]) -> int:
             _report(f"{error} (rank {comm.rank} alone)", debug)
         return _end_all(error.exit_code)
     except KeyboardInterrupt:
+        _report("interrupted", debug)
         return _end_all(130)
     except Exception as error:  # a bug on one rank must not leave the others waiting
         hint = "" if debug else "; --debug gives the traceback"

@@ -121,6 +121,8 @@ def tokens(options: argparse.Namespace) -> None:
     comm = MPI.COMM_WORLD
     case = on_root(comm, lambda: read_case(options.case, until=options.until))
     path = options.output or case.output.directory / "tokens.npz"
+    if path.suffix.lower() != ".npz":  # the weights are written, too, which a .csv cannot hold
+        raise InputError(f"--output must end in .npz, got {path}")
     start = on_root(
         comm, lambda: sample_tokens(case.initial, options.count, options.seed, case.dimension)
     )
@@ -133,11 +135,7 @@ def tokens(options: argparse.Namespace) -> None:
         comm=comm,
     )
 
-    def write() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_tokens(path, cloud)
-
-    on_root(comm, write)
+    on_root(comm, write_tokens, path, cloud)
     LOG.info("%s: %d tokens at %d times", path, options.count, len(cloud.times))
 
 

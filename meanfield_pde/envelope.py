@@ -94,12 +94,15 @@ def _closest(
     columns = np.column_stack(
         [temperature_scale(betas) * np.exp(growth * times), np.exp(-decay * times)]
     )
+    largest = float(distances.max())  # the tolerances of the linear program are absolute
     # Sums relative to the points, so that small distances count as much as large ones.
-    weights = (columns / np.maximum(distances, 1e-3 * distances.max())[:, None]).sum(axis=0)
-    found = linprog(weights, A_ub=-columns, b_ub=-distances, bounds=(0, None), method="highs")
+    weights = (columns / np.maximum(distances / largest, 1e-3)[:, None]).sum(axis=0)
+    found = linprog(
+        weights, A_ub=-columns, b_ub=-distances / largest, bounds=(0, None), method="highs"
+    )
     if not found.success:
         raise SolverError(f"the linear program of the envelope failed: {found.message}")
-    constants = found.x
+    constants = largest * found.x
     bound = columns @ constants
     constants = constants * max(1.0, float((distances / bound).max())) * (1 + _SLACK)
     bound = columns @ constants

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from mpi4py import MPI
 from meanfield_pde.case_file import read_case
 from meanfield_pde.lifetime_experiment import TABLE, measure_lifetimes
 from meanfield_pde.parallel import on_root
+from meanfield_pde.results import json_text
 from meanfield_pde.sweep import run_sweep
 
 LOG = logging.getLogger("meanfield_pde")
@@ -56,7 +56,7 @@ def sweep(options: argparse.Namespace) -> None:
         comm=comm,
     )
     if options.json and comm.rank == 0:
-        print(json.dumps(summary, indent=2))
+        print(json_text(summary))
     LOG.info("sweep.csv, summary.json and figures in %s", directory)
 
 
@@ -75,7 +75,7 @@ def lifetime(options: argparse.Namespace) -> None:
         comm=comm,
     )
     if options.json and comm.rank == 0:
-        print(json.dumps(summary, indent=2))
+        print(json_text(summary))
     for name, laws in (("density, slope in beta", "density"), ("tokens, slope in log N", "tokens")):
         found = summary.get(laws, {}).get("slope_over_predicted")
         if found is not None:

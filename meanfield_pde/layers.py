@@ -7,6 +7,7 @@ Whoever integrates in time asks for `pieces`, and thereby stops at every change 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from meanfield_pde.checks import real
 from meanfield_pde.errors import InputError
 
 MATRICES = ("query", "key", "value")
+# A time this part of a layer away from the end of one is meant to be there: 7 * 0.7 < 4.9.
+_BOUNDARY = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +98,31 @@ def pieces(
             f"time.until = {until:g} is beyond the last of the {len(layers)} layers, which ends at "
             f"t = {attention.end:g}; give more layers or a longer attention.layer_duration"
         )
-    found = []
-    for i, layer in enumerate(layers):
-        last = i == len(layers) - 1
-        begin, end = max(start, i * duration), until if last else min(until, (i + 1) * duration)
-        if begin < end:
-            found.append((layer, begin, end))
-    return found or [(layers[min(int(start / duration), len(layers) - 1)], start, until)]
+    if start < 0:
+        raise InputError(f"layers act from t = 0 on, got the time {start:g}")
+    first, last = _layer_from(attention, start), _layer_up_to(attention, until)
+    if first > last:  # nothing left to do: `start` is `until`, where a layer ends
+        return [(layers[last], start, until)]
+    times = [start, *(i * duration for i in range(first + 1, last + 1)), until]
+    return list(zip(layers[first : last + 1], times[:-1], times[1:], strict=True))
+
+
+def acting(attention: AttentionLike, time: float) -> Attention:
+    """The attention that acts up to a time."""
+    if isinstance(attention, Attention):
+        return attention
+    return attention.attentions[_layer_up_to(attention, time)]
+
+
+def _layer_from(layers: Layers, time: float) -> int:
+    """Number of the layer that acts from a time on; a time next to a boundary is one."""
+    return min(math.floor(time / layers.duration + _BOUNDARY), len(layers.attentions) - 1)
+
+
+def _layer_up_to(layers: Layers, time: float) -> int:
+    """Number of the layer that acts up to a time."""
+    number = math.ceil(time / layers.duration - _BOUNDARY) - 1
+    return min(max(number, 0), len(layers.attentions) - 1)
 
 
 def heads(attention: AttentionLike) -> Sequence[Attention]:

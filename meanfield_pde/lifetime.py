@@ -30,6 +30,7 @@ from dolfinx import mesh as dolfinx_mesh
 from scipy.linalg import subspace_angles
 
 from meanfield_pde.attention import Attention
+from meanfield_pde.checks import real
 from meanfield_pde.errors import InputError
 from meanfield_pde.evolution import Evolution
 from meanfield_pde.finite_volume import FiniteVolumes
@@ -107,7 +108,7 @@ def density_lifetime(
     """
     begun = clock.perf_counter()
     progress = switching_progress(attention)
-    limit = progress.limit
+    until = given_up(progress.limit, until)
     set_threads(mesh.comm, threads)
     volumes = FiniteVolumes(mesh)
     wide = doubles_run_out(attention) if log_masses is None else log_masses
@@ -126,8 +127,6 @@ def density_lifetime(
             found[i] = mesh.comm.allreduce(own) / evolution.mass
         return found
 
-    if until is None:
-        until = 3 * limit.lifetime + 20 / limit.contraction_rate
     found, last, angle = _followed(moments, progress, until, mesh.comm)
     evolution.close()
     return Lifetime(
@@ -164,7 +163,7 @@ def token_lifetime(
     """
     begun = clock.perf_counter()
     progress = switching_progress(attention)
-    limit = progress.limit
+    until = given_up(progress.limit, until, count)
     x = sample_tokens(initial, count, seed, attention.dimension)
     now = 0.0
 
@@ -178,11 +177,17 @@ def token_lifetime(
         saved = cloud.tokens[np.searchsorted(cloud.times, times)]
         return np.einsum("tni,tnj->tij", saved, saved) / count
 
-    if until is None:
-        until = 3 * math.log(count) / limit.tail_rate + 20 / limit.contraction_rate
     found, last, angle = _followed(moments, progress, until, comm)
     seconds = clock.perf_counter() - begun
     return Lifetime("tokens", attention.beta, count, seed, found, last, angle, False, seconds)
+
+
+def given_up(limit: ProjectionLimit, until: float | None, count: int | None = None) -> float:
+    """When to give up: as the user says, or well beyond what is predicted (for N tokens)."""
+    if until is not None:
+        return real(until, "until", "a finite number > 0", lambda time: time > 0)
+    expected = limit.lifetime if count is None else math.log(count) / limit.tail_rate
+    return 3 * expected + 20 / limit.contraction_rate
 
 
 def switching_progress(attention: AttentionLike) -> Progress:

@@ -27,7 +27,13 @@ from meanfield_pde.experiment import (
 )
 from meanfield_pde.fits import LinearFit, fit_or_none
 from meanfield_pde.layers import single
-from meanfield_pde.lifetime import Lifetime, density_lifetime, switching_progress, token_lifetime
+from meanfield_pde.lifetime import (
+    Lifetime,
+    density_lifetime,
+    given_up,
+    switching_progress,
+    token_lifetime,
+)
 from meanfield_pde.lifetime_figure import draw_lifetimes
 from meanfield_pde.limit import ProjectionLimit
 from meanfield_pde.parallel import on_root
@@ -67,7 +73,8 @@ def measure_lifetimes(
     betas, counts = check_betas(betas), check_counts(counts)
     seeds = whole(seeds, "--seeds", 1)
     head = single(case.attention, "a lifetime")
-    switching_progress(head.with_beta(betas[-1]))  # refuses what has no lifetime
+    # Refuses what has no lifetime, and a time that is none.
+    given_up(switching_progress(head.with_beta(betas[-1])).limit, until)
     on_root(comm, lambda: open_folder(directory, case, ignore=_FREE))
     rows = on_root(comm, read_table, directory / TABLE)
     mesh = case_mesh(case.mesh, head, comm)
@@ -81,10 +88,11 @@ def measure_lifetimes(
         for seed in range(seeds)
     ]
     for kind, beta, count, seed in wanted:
-        key = (kind, beta, count, seed)
-        if any((r["kind"], r["beta"], r["count"], r["seed"]) == key for r in rows):
-            continue
         attention = head.with_beta(beta)
+        latest = given_up(ProjectionLimit(attention), until, count if kind == "tokens" else None)
+        same = [row for row in rows if _key(row) == (kind, beta, count, seed)]
+        if any(row["lifetime"] is not None or row["until"] >= latest for row in same):
+            continue
         if seed is None:
             found = density_lifetime(
                 attention,
@@ -98,9 +106,10 @@ def measure_lifetimes(
         else:
             found = token_lifetime(attention, case.initial, count, seed, until=until, comm=comm)
         LOG.info("%s", _line(found))
-        rows.append(asdict(found))
+        # A measurement that was given up earlier than now is replaced.
+        rows = [row for row in rows if row not in same] + [asdict(found)]
         on_root(comm, write_table, directory / TABLE, rows)
-    chosen = [r for r in rows if (r["kind"], r["beta"], r["count"], r["seed"]) in wanted]
+    chosen = [row for row in rows if _key(row) in wanted]
     summary = on_root(comm, summarise_lifetimes, case, chosen)
     on_root(comm, write_summary, directory, summary | {"versions": versions()})
     on_root(comm, draw_lifetimes, directory, ProjectionLimit(head), chosen)
@@ -149,6 +158,10 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
             ],
         }
     return summary
+
+
+def _key(row: Row) -> tuple[str, float, int, int | None]:
+    return (row["kind"], row["beta"], row["count"], row["seed"])
 
 
 def fits(rows: Sequence[Row]) -> tuple[LinearFit | None, LinearFit | None]:

@@ -75,6 +75,11 @@ class ProjectionLimit:
                 "mean B^T x / |B^T x| has no meaning on its kernel (eigenvalues of V B^T: "
                 f"{format_eigenvalues(eigenspace.eigenvalues)})"
             )
+        if not attention.normalise:
+            reason = (
+                "without the denominator of the softmax (attention.normalise = false) the equation "
+                "has no zero temperature"
+            )
         if len(layers) > 1:
             reason = f"the matrices change with time, in {len(layers)} layers"
         object.__setattr__(self, "head", attention)

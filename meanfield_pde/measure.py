@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from meanfield_pde.checks import numbers
 from meanfield_pde.errors import InputError
 from meanfield_pde.npz import read_arrays
 
@@ -27,8 +29,8 @@ class Measure:
     spread: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        points = np.atleast_2d(np.asarray(self.points, dtype=float))
-        masses = np.atleast_1d(np.asarray(self.masses, dtype=float))
+        points = np.atleast_2d(numbers(self.points, "points"))
+        masses = np.atleast_1d(numbers(self.masses, "masses"))
         if points.ndim != 2 or masses.ndim != 1 or len(points) != len(masses):
             raise InputError(
                 f"a measure needs points of shape (N, d) and N masses, "
@@ -40,12 +42,16 @@ class Measure:
             raise InputError(
                 f"a measure needs masses >= 0, got {masses.min():g} at atom {masses.argmin()}"
             )
-        if not masses.sum() > 0:
+        with np.errstate(over="ignore"):
+            total = masses.sum()
+        if not total > 0:
             raise InputError("a measure needs a positive total mass, got an empty or zero measure")
+        if math.isinf(total):
+            raise InputError("the total of the masses of a measure overflows; scale them down")
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "masses", masses)
         if self.spread is not None:
-            spread = np.atleast_1d(np.asarray(self.spread, dtype=float))
+            spread = np.atleast_1d(numbers(self.spread, "spread"))
             if spread.shape != masses.shape or not (spread >= 0).all():
                 raise InputError("the spread of a measure needs one number >= 0 for each atom")
             object.__setattr__(self, "spread", spread)

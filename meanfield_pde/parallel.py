@@ -14,7 +14,8 @@ from meanfield_pde.errors import MeanfieldError
 def on_root[Result](comm: MPI.Comm, function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function on rank 0 and give its result, or the error it raised, to all. Collective.
 
-    Errors other than the package's own are not caught: they end the program.
+    Errors other than the package's own are not caught: the command line ends all ranks then, in a
+    script the other ranks wait.
     """
     outcome: tuple[Any, MeanfieldError | None] = (None, None)
     if comm.rank == 0:

@@ -190,7 +190,8 @@ def claim_folder(directory: Path, case: str, *, resume: bool) -> None:
         for folder in (directory, directory / FIELDS, directory / FIGURES):
             remove_leftovers(folder)
         # case.toml stays until it is replaced: a folder without it is not known for a result.
-        for name in _ALL if not resume else ():
+        # What was concluded is no longer true of a run that goes on.
+        for name in (SUMMARY,) if resume else _ALL:
             if name != CASE:
                 remove(directory / name)
         replace_text(directory / CASE, case)
@@ -255,9 +256,13 @@ def write_density(directory: Path, simulation: Simulation, case: str) -> None:
 
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:
-    """Write summary.json; numbers that JSON does not have (nan, inf) become null."""
-    text = json.dumps(_plain(summary), indent=2, allow_nan=False)
-    replace_text(directory / SUMMARY, text + "\n")
+    """Write summary.json."""
+    replace_text(directory / SUMMARY, json_text(summary) + "\n")
+
+
+def json_text(summary: dict[str, Any]) -> str:
+    """The summary as JSON; numbers that JSON does not have (nan, inf) become null."""
+    return json.dumps(_plain(summary), indent=2, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

@@ -64,16 +64,18 @@ def run_case(
         )
 
     on_root(comm, check_folder)
-    mesh = case_mesh(case.mesh, case.attention, comm)
-    simulation = Simulation(
-        case.attention,
-        mesh,
-        case.initial,
-        scheme=case.solver.scheme,
-        tolerance=case.solver.tolerance,
-        compare=case.compare,
-        log_masses=LOG_MASSES[case.solver.log_masses],
-    )
+    try:
+        simulation = Simulation(
+            case.attention,
+            case_mesh(case.mesh, case.attention, comm),
+            case.initial,
+            scheme=case.solver.scheme,
+            tolerance=case.solver.tolerance,
+            compare=case.compare,
+            log_masses=LOG_MASSES[case.solver.log_masses],
+        )
+    except InputError as error:
+        raise InputError(f"{case.source}: {error}" if case.source else str(error)) from None
     if resume:
         restore_checkpoint(directory, simulation)
         simulation.ahead(case.time.save_times)  # refuses times that are past
@@ -105,19 +107,26 @@ def case_mesh(mesh: MeshCase, attention: AttentionLike, comm: MPI.Comm) -> dolfi
     if mesh.kind == "file":
         assert mesh.path is not None  # the case was checked
         try:
-            return read_mesh(mesh.path, comm)
+            found = read_mesh(mesh.path, comm)
         except InputError as error:
             raise InputError(f"mesh.path: {error}") from None
+        if (dimension := found.geometry.dim) != attention.dimension:
+            raise InputError(
+                f"mesh.path: {mesh.path} is a mesh in dimension {dimension}, but attention.value "
+                f"is {attention.dimension} x {attention.dimension}"
+            )
+        return found
     axis: np.ndarray | None = None
     if mesh.grade > 1:
         limit = ProjectionLimit(attention)
-        if limit.dimension != 1:
-            reason = limit.reason or f"the dominant eigenspace has dimension {limit.dimension}"
+        space = limit.eigenspace
+        if space.dimension != 1 or space.basis is None:
+            reason = space.reason or f"the dominant eigenspace has dimension {space.dimension}"
             raise InputError(
                 f"mesh.grade = {mesh.grade:g} refines toward the axis on which A = V B^T "
                 f"concentrates, but A has no dominant eigenvector: {reason}; set mesh.grade = 1"
             )
-        axis = limit.basis[:, 0]
+        axis = space.basis[:, 0]
     make = circle_mesh if mesh.kind == "circle" else sphere_mesh
     assert mesh.cells is not None  # the case has filled in the default
     return make(mesh.cells, grade=mesh.grade, axis=axis, comm=comm)

@@ -24,7 +24,7 @@ from meanfield_pde.evolution import Evolution
 from meanfield_pde.finite_volume import FiniteVolumes
 from meanfield_pde.initial import Uniform
 from meanfield_pde.initial_masses import InitialLike, cell_masses
-from meanfield_pde.layers import AttentionLike, heads, pieces
+from meanfield_pde.layers import AttentionLike, acting, heads, pieces
 from meanfield_pde.log_evolution import LogEvolution, doubles_run_out
 from meanfield_pde.mean_field import MeanField
 from meanfield_pde.measure import Measure
@@ -203,7 +203,7 @@ class Simulation:
         row = {"time": self.evolution.time, "step": float(self.evolution.step)}
         self.times.append(self.evolution.time)
         self.masses.append(masses)
-        head = self.evolution.field.attention
+        head = acting(self.attention, self.evolution.time)
         if self.diagnostics.attention is not head:
             self.diagnostics = Diagnostics(head, self.volumes, self._tolerance)
         row |= self.diagnostics.row(masses)

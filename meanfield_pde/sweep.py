@@ -91,7 +91,9 @@ def run_sweep(
 def run_case_of(case: Case, beta: float, directory: Path) -> Case:
     """The case at one beta: compared with the limit and with zero temperature."""
     compare = replace(case.compare or CompareCase(limit=True, p=(1, 2)), limit=True)
-    output = OutputCase(directory / f"beta-{beta:g}", "none", case.output.checkpoint_every)
+    # The shortest name that is that of no other beta.
+    name = f"{beta:g}" if float(f"{beta:g}") == beta else repr(beta)
+    output = OutputCase(directory / f"beta-{name}", "none", case.output.checkpoint_every)
     return replace(
         case,
         attention=case.attention.with_beta(beta),

@@ -118,6 +118,9 @@ def _laws(rows: Sequence[Row], orders: Sequence[int], summary: dict[str, Any], u
     size_axes.set_title("and is smaller", fontsize="medium")
     for axes in (time_axes, size_axes):
         axes.legend(fontsize="small")
+        if not any(row["least_time"] is not None for row in rows):
+            note = "not reached: at the end of every run\nthe distance was still falling"
+            axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center")
     return figure
 
 

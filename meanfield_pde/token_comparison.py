@@ -62,6 +62,7 @@ class TokenComparison:
         reference_distance: mean distance from what the reference code makes of the same initial
             tokens, token by token; None if the file has a single time.
         cause: the variant that explains the tokens, if one was found.
+        nearest: otherwise the variant that comes nearest to it, if one comes near.
         notes: what else is to be said.
     """
 
@@ -78,6 +79,7 @@ class TokenComparison:
     since: float | None
     reference_distance: float | None
     cause: Fit | None
+    nearest: Fit | None
     notes: tuple[str, ...]
 
     @property
@@ -110,7 +112,7 @@ class TokenComparison:
                 return text
             return (
                 f"{text}; its trajectories are at a mean distance of {self.reference_distance:.2g} "
-                "from those of the reference code"
+                f"from those of the reference code{_nearest(self.nearest)}"
             )
         text = f"deviates from t = {self.since:g} on (z = {self.score:.1f})"
         if self.cause is not None:
@@ -120,7 +122,7 @@ class TokenComparison:
         if not self.reproduced:
             return (
                 f"{text}; no variant tried explains it (mean distance from the reference code: "
-                f"{self.reference_distance:.2g})"
+                f"{self.reference_distance:.2g}){_nearest(self.nearest)}"
             )
         if self.scores[0] >= DEVIATES:
             return (
@@ -191,14 +193,15 @@ def compare_tokens(
     distances = np.array([w1[k].value for k in at])
     score = band.joint_score(distances)
     trial = Trial(cloud, result.attention, layer_step, comm) if len(cloud.times) > 1 else None
-    cause: Fit | None = None
+    nearest: Fit | None = None
     if trial is not None and trial.right.distance > _negligible(band):
-        cause = trial.best()
+        nearest = trial.best()
+    cause = nearest if nearest is not None and nearest.explains else None
     notes = list(_notes(result.attention, cloud))
     if cause is not None and layer_step is not None and cause.of_step and score < DEVIATES:
         # Layers are Euler steps by their nature, and these are short enough.
         notes.append(f"its trajectories are those of {cause.name} ({cause.distance:.1g})")
-        cause = None
+        cause = nearest = None
     return TokenComparison(
         cloud=cloud,
         times=times,
@@ -213,6 +216,7 @@ def compare_tokens(
         since=band.first_beyond(distances, DEVIATES),
         reference_distance=None if trial is None else trial.right.distance,
         cause=cause,
+        nearest=nearest if cause is None else None,
         notes=tuple(notes),
     )
 
@@ -258,6 +262,12 @@ def _negligible(band: SamplingBand) -> float:
 def _described(cause: Fit) -> str:
     too_large = ", which are too long" if cause.of_step else ""
     return f"{cause.name}{too_large} (mean distance {cause.distance:.1g})"
+
+
+def _nearest(fit: Fit | None) -> str:
+    if fit is None:
+        return ""
+    return f"; nearest of the variants tried, but not the same: {fit.name} ({fit.distance:.2g})"
 
 
 def _notes(attention: AttentionLike, cloud: TokenCloud) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.atomic import replace_file
+from meanfield_pde.checks import numbers
 from meanfield_pde.errors import InputError
 from meanfield_pde.npz import read_arrays
 
@@ -58,8 +59,8 @@ class TokenCloud:
     note: str = ""
 
     def __post_init__(self) -> None:
-        times = np.atleast_1d(_numbers(self.times, "times"))
-        tokens = _numbers(self.tokens, "tokens")
+        times = np.atleast_1d(numbers(self.times, "times"))
+        tokens = numbers(self.tokens, "tokens")
         if tokens.ndim == 2:
             tokens = tokens[None]
         if tokens.ndim != 3 or 0 in tokens.shape or tokens.shape[2] < 2:
@@ -82,9 +83,9 @@ class TokenCloud:
             object.__setattr__(self, "masses", _masses(self.masses, tokens.shape[1]))
         for name in WEIGHTS:
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _numbers(getattr(self, name), name))
+                object.__setattr__(self, name, numbers(getattr(self, name), name))
         if self.beta is not None:
-            beta = _numbers(self.beta, "beta")
+            beta = numbers(self.beta, "beta")
             if beta.size != 1 or not beta >= 0:
                 raise InputError(f"beta must be one number >= 0, got {beta.tolist()}")
             object.__setattr__(self, "beta", beta.item())
@@ -144,7 +145,11 @@ def write_tokens(path: str | Path, cloud: TokenCloud) -> None:
             formats = ["%.17g", "%d"] + d * ["%.17g"]
             np.savetxt(part, rows, formats, delimiter=",", header=header, comments="")
 
-    replace_file(path, write)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, write)
+    except OSError as error:
+        raise InputError(f"{path}: cannot write the tokens ({error.strerror})") from error
 
 
 def to_sphere(points: np.ndarray, name: Callable[[Sequence[int]], str]) -> tuple[np.ndarray, str]:
@@ -202,9 +207,8 @@ def _read_csv(path: Path) -> TokenCloud:
         raise InputError("there are no tokens below the header")
     try:
         rows = np.loadtxt(lines[1:], delimiter=",", ndmin=2, comments=None)
-    except ValueError as error:
-        reason = str(error).split(";")[0].rstrip(".")
-        raise InputError(f"{reason} (rows counted from 1 below the header)") from None
+    except ValueError:
+        raise InputError(_wrong_row(lines[1:], columns)) from None
     if rows.shape[1] != len(columns):
         raise InputError(f"the header has {len(columns)} columns, the rows {rows.shape[1]}")
     if columns[0] != "time":
@@ -216,6 +220,23 @@ def _read_csv(path: Path) -> TokenCloud:
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     _check_complete(rows[:, :2], times, ids)
     return TokenCloud(times, rows[:, 2:].reshape(len(times), len(ids), -1))
+
+
+def _wrong_row(lines: list[str], columns: tuple[str, ...]) -> str:
+    """What is wrong with the first row that cannot be read."""
+    for i, line in enumerate(lines):
+        cells = line.split(",")
+        if len(cells) != len(columns):
+            return (
+                f"row {i + 1} below the header has {len(cells)} values, the header "
+                f"{len(columns)} columns"
+            )
+        for name, cell in zip(columns, cells, strict=True):
+            try:
+                float(cell)
+            except ValueError:
+                return f"row {i + 1} below the header: {name} is {cell.strip()!r}, not a number"
+    return "the rows below the header are not numbers separated by commas"
 
 
 def _check_complete(rows: np.ndarray, times: np.ndarray, ids: np.ndarray) -> None:
@@ -231,22 +252,17 @@ def _check_complete(rows: np.ndarray, times: np.ndarray, ids: np.ndarray) -> Non
         raise InputError(f"token {token:g} is missing at time {time:g}")
 
 
-def _numbers(given: Any, name: str) -> np.ndarray:
-    array = np.asarray(given)
-    if array.dtype.kind not in "iuf":
-        raise InputError(f"{name} must be an array of real numbers, got type {array.dtype}")
-    return array.astype(float)
-
-
 def _masses(given: Any, count: int) -> np.ndarray:
-    masses = _numbers(given, "masses")
+    masses = numbers(given, "masses")
     if masses.shape != (count,):
         raise InputError(f"masses must be {count} numbers, one for each token, got {masses.shape}")
     wrong = np.flatnonzero(~((masses >= 0) & np.isfinite(masses)))
     if len(wrong):
         raise InputError(f"masses must be >= 0, got {masses[wrong[0]]:g} for token {wrong[0]}")
-    if not masses.sum() > 0:
+    if not masses.any():
         raise InputError("masses must not all be zero")
+    if masses.max() > np.finfo(float).max / count:
+        raise InputError("the total of the masses overflows; scale them down")
     return masses
 
 

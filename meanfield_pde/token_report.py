@@ -34,7 +34,7 @@ def table(comparison: TokenComparison) -> str:
 
 def summary(comparison: TokenComparison) -> dict[str, Any]:
     """What JSON can hold: the verdict, what it rests on, and the numbers at each common time."""
-    cause = comparison.cause
+    cause, nearest = comparison.cause, comparison.nearest
     return {
         "verdict": comparison.verdict,
         "agrees": comparison.agrees,
@@ -46,6 +46,8 @@ def summary(comparison: TokenComparison) -> dict[str, Any]:
         "reproduced": comparison.reproduced,
         "cause": None if cause is None else cause.name,
         "cause_distance": None if cause is None else cause.distance,
+        "nearest": None if nearest is None else nearest.name,
+        "nearest_distance": None if nearest is None else nearest.distance,
         "notes": list(comparison.notes),
         "times": [_row(comparison, k) for k in range(len(comparison.times))],
     }

@@ -25,7 +25,9 @@ from meanfield_pde.tokens import Velocity, evolve, fixed_step, token_velocity
 # Beyond this mean distance from the reference code, later times tell no more.
 FAR = 0.03
 # A variant explains the tokens if it leaves at most this part of the distance.
-FITS = 0.25
+FITS = 0.05
+# One that leaves less than this is worth a mention, as the nearest.
+HELPS = 0.5
 # One that leaves less than this need not be compared with any other.
 CERTAIN = 1e-3
 # A token that has not come further than this while it should have come this far does not move.
@@ -65,11 +67,18 @@ class Fit:
         name: the name of the variant.
         distance: mean distance between its tokens and those of the file.
         of_step: whether it differs from the equation in nothing but its steps.
+        left: the part that is left of the distance between the equation and the tokens.
     """
 
     name: str
     distance: float
     of_step: bool = False
+    left: float = 1.0
+
+    @property
+    def explains(self) -> bool:
+        """Whether the tokens are those of this variant."""
+        return self.left < FITS
 
 
 class Trial:
@@ -82,6 +91,9 @@ class Trial:
     def __init__(
         self, cloud: TokenCloud, attention: AttentionLike, layer_step: float | None, comm: MPI.Comm
     ) -> None:
+        if isinstance(attention, Layers):  # tokens may go on where the layers end
+            inside = cloud.times <= attention.end * (1 + 1e-9)
+            cloud = replace(cloud, times=cloud.times[inside], tokens=cloud.tokens[inside])
         self._cloud = cloud
         self._comm = comm
         self._attention = attention
@@ -104,18 +116,18 @@ class Trial:
         self._start = float(distances[self._chosen][1:].mean())
 
     def best(self) -> Fit | None:
-        """The variant that explains the tokens, or None if none of them does."""
+        """The variant nearest to the tokens, or None if none of them is near."""
         found = Fit("", math.inf)
         for variant in self._variants():
             fit = self._fit(variant)
             if fit.distance < found.distance:
                 found = fit
-            if found.distance < CERTAIN * self._start:
+            if found.left < CERTAIN:
                 return found
         for fit in self._other_betas():
             if fit.distance < found.distance:
                 found = fit
-        return found if found.distance < FITS * self._start else None
+        return found if found.left < HELPS else None
 
     def _variants(self) -> Iterator[Variant]:
         still = self._frozen()
@@ -179,7 +191,8 @@ class Trial:
         except SolverError:  # a variant that cannot even be computed is not what the code did
             return Fit(variant.name, math.inf)
         of_step = variant.attention is self._attention and variant.frozen is None
-        return Fit(variant.name, float(distances[1:].mean()), of_step)
+        distance = float(distances[1:].mean())
+        return Fit(variant.name, distance, of_step, distance / self._start)
 
     def _distances(self, paths: np.ndarray) -> np.ndarray:
         """Mean distance of the tokens at each of the chosen times."""

@@ -25,6 +25,7 @@ from meanfield_pde.attention import Attention
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.geometry import normalised
 from meanfield_pde.layers import AttentionLike, pieces, stack
+from meanfield_pde.parallel import on_root
 from meanfield_pde.threads import set_threads
 from meanfield_pde.token_file import WEIGHTS, TokenCloud
 
@@ -71,7 +72,7 @@ def simulate_tokens(
         masses: N weights >= 0 of the tokens; equal if left out.
         comm: the ranks that share the work; the tokens are those of the first.
     """
-    given = TokenCloud(np.zeros(1), tokens, masses)
+    given = on_root(comm, TokenCloud, np.zeros(1), tokens, masses)
     times = _save_times(save_at, start, until)
     if given.dimension != attention.dimension:
         raise InputError(
@@ -85,8 +86,7 @@ def simulate_tokens(
     if not 1e-13 <= tolerance <= 1e-2:
         raise InputError(f"the tolerance must be from 1e-13 to 1e-2, got {tolerance!r}")
     set_threads(comm)
-    x = comm.bcast(given.tokens[0])
-    weights = comm.bcast(given.masses)
+    x, weights = given.tokens[0], given.masses
 
     def velocity(head: Attention) -> Velocity:
         return token_velocity(head, weights, comm, tolerance=tolerance, residual=residual)

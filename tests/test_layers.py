@@ -19,7 +19,7 @@ from meanfield_pde import (
 )
 from meanfield_pde.case import CompareCase
 from meanfield_pde.case_text import case_text
-from meanfield_pde.layers import Layers, from_arrays, heads, pieces
+from meanfield_pde.layers import Layers, acting, from_arrays, heads, pieces
 from meanfield_pde.limit import ProjectionLimit
 from meanfield_pde.tokens import simulate_tokens
 from tests import oracles
@@ -81,15 +81,31 @@ def test_layers_have_no_limit():
         solve(layers, circle_mesh(20), until=1.5)
 
 
+def test_diagnostics_at_the_end_of_a_layer_are_those_of_that_layer():
+    solution = solve(Layers([*[FIRST] * 3, SECOND], 2.3), circle_mesh(30), until=7.0, save_at=[6.9])
+    alone = solve(FIRST, circle_mesh(30), until=6.9, save_at=[])
+    assert solution.history["log_energy"][1] == pytest.approx(
+        alone.history["log_energy"][1], rel=1e-3
+    )
+
+
 def test_pieces():
     layers = Layers([FIRST, SECOND, FIRST], 0.5)
     found = [(head is FIRST, begin, end) for head, begin, end in pieces(layers, 0.25, 1.25)]
     assert found == [(True, 0.25, 0.5), (False, 0.5, 1.0), (True, 1.0, 1.25)]
-    assert pieces(layers, 0.5, 0.5) == [(SECOND, 0.5, 0.5)]
+    # Where nothing is left to do, it is the layer that has led here.
+    assert pieces(layers, 0.5, 0.5) == [(FIRST, 0.5, 0.5)]
     assert pieces(layers, 1.5, 1.5) == [(FIRST, 1.5, 1.5)]
     # The sum of layer lengths may miss the end by rounding.
     tenth = Layers([FIRST, SECOND, FIRST], 0.1)
     assert pieces(tenth, 0.0, 0.3)[-1][1:] == (0.2, 0.3)
+    # 7 * 0.7 is less than 4.9.
+    seven = Layers([*[FIRST] * 7, SECOND], 0.7)
+    assert [head for head, _, _ in pieces(seven, 4.3, 4.9)] == [FIRST]
+    assert [head for head, _, _ in pieces(seven, 4.9, 5.0)] == [SECOND]
+    assert [acting(seven, time) for time in (0.0, 4.9, 5.0)] == [FIRST, FIRST, SECOND]
+    with pytest.raises(InputError, match="layers act from t = 0 on"):
+        pieces(layers, -0.5, 0.5)
     assert pieces(FIRST, 0.0, 2.0) == [(FIRST, 0.0, 2.0)]
 
 

@@ -153,6 +153,26 @@ def test_the_command_measures_once(
     assert code == 0
     assert err.count("beta = ") == 1
     assert "beta = 35, 160 cells" in err
+
+
+def test_what_was_given_up_is_measured_again_with_more_time(
+    main: Main, command: Command, write_case: Write, tmp_path: Path
+) -> None:
+    case, out = write_case(DEMO.read_text(), ("cells = 800", "cells = 60")), tmp_path / "out"
+    arguments = ("lifetime", case, "--beta", 30, "--tokens", 20, "--seeds", 1, "--output", out)
+    for until, found in ((0.5, None), (0.4, None), (40, 2.0), (0.5, 2.0)):
+        assert main(*arguments, "--until", until)[0] == 0
+        rows = read_table(out / "lifetime.csv")
+        assert len(rows) == 2
+        for row in rows:
+            assert (row["lifetime"] is None) == (found is None)
+            assert row["until"] >= (found or 0.5)
+    for until in ("nan", -1):
+        code, err = main(*arguments, "--until", until)
+        assert (code, "until must be a finite number > 0" in err) == (2, True)
+    # The error of a mean of one is a number that JSON does not have.
+    printed = command(*arguments, "--json", "--quiet").stdout
+    assert json.loads(printed, parse_constant=pytest.fail)["tokens"]["means"][0]["error"] is None
     # Another case does not go there.
     other = write_case(DEMO.read_text(), ("cells = 800", "cells = 100"), name="other.toml")
     code, err = main("lifetime", other, "--beta", 20, "--output", out)

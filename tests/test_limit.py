@@ -309,6 +309,10 @@ DEGENERATE = {
         Attention([[1, 2, 3]], [[0, 1, 1]], np.eye(3), 5.0),
         ["singular", "kernel", "5, 0, 0"],
     ),
+    "no denominator": (
+        Attention(np.eye(2), np.eye(2), np.eye(2), 5.0, normalise=False),
+        ["without the denominator"],
+    ),
     "B = 0": (Attention(np.zeros((2, 2)), np.eye(2), np.eye(2), 5.0), ["singular"]),
 }
 

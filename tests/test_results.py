@@ -19,6 +19,7 @@ from matplotlib.image import imread
 
 from meanfield_pde import InputError, read_result
 from meanfield_pde.case_text import same_case
+from meanfield_pde.results import claim_folder
 
 from .conftest import CIRCLE, SPHERE, Main, Write, environment
 
@@ -208,6 +209,13 @@ def test_nothing_but_results_is_replaced(
     code, err = main("run", case, "--output", "work", "--overwrite")
     assert (code, err.count("\n"), "not a result folder" in err) == (2, 1, True)
     assert (tmp_path / "work/figures").exists()
+
+
+def test_a_run_that_goes_on_has_no_conclusion_yet(tmp_path: Path) -> None:
+    for resume in (True, False):
+        (tmp_path / "summary.json").touch()
+        claim_folder(tmp_path, CIRCLE, resume=resume)
+        assert not (tmp_path / "summary.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,9 @@ def test_an_envelope_holds_at_every_point_whatever_the_points() -> None:
     found = fit_envelope(times, betas, distances, 0.7)
     assert (found(times, betas) >= distances).all()
     assert min(found.first, found.second, found.growth) >= 0
+    small = fit_envelope(times, betas, 1e-9 * distances, 0.7)
+    assert (small(times, betas) >= 1e-9 * distances).all()
+    assert small.first == pytest.approx(1e-9 * found.first)
     with pytest.raises(InputError, match="above zero"):
         fit_envelope(times, betas, 0 * distances, 0.7)
 

@@ -21,6 +21,7 @@ from meanfield_pde import (
     sphere_mesh,
     token_report,
 )
+from meanfield_pde.layers import Layers
 from meanfield_pde.token_comparison import common_times, compare_tokens
 from meanfield_pde.token_file import TokenCloud, read_tokens, write_tokens
 from meanfield_pde.token_sampling import sample_tokens
@@ -182,6 +183,22 @@ def test_a_fault_that_is_none_of_the_variants_is_not_given_a_name(solution, band
     assert not found.agrees
     assert found.cause is None
     assert "no variant tried explains it" in found.verdict
+
+
+def test_a_variant_that_only_comes_near_is_not_the_cause(solution, band):
+    """With V too small: Euler steps too long look like it, and are not it."""
+    found = compare_tokens(solution, run(replace(HEAD, value=0.95 * HEAD.value)), band=band)
+    assert found.cause is None
+    assert found.nearest is not None
+    assert "but not the same" in found.verdict
+
+
+def test_tokens_that_go_on_after_the_last_layer():
+    layers = Layers([HEAD, HEAD], 0.5)
+    solution = solve(layers, circle_mesh(100), DENSITY, until=1.0, save_at=[0.5])
+    x = sample_tokens(DENSITY, 100, 0, 2)
+    cloud = simulate_tokens(x, HEAD, 2.0, save_at=[0.5, 1.0])
+    assert compare_tokens(solution, cloud).agrees
 
 
 def test_layer_steps(solution, band):

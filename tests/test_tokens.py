@@ -261,6 +261,18 @@ def test_ranks_share_the_tokens(beta, step):
     assert all(np.array_equal(shared, other) for other in comm.allgather(shared))
 
 
+@pytest.mark.parallel([2])
+def test_the_tokens_are_those_of_the_first_rank():
+    """What the others pass does not matter, and an error of the first is one of all."""
+    comm = MPI.COMM_WORLD
+    right, wrong = cloud(9, 3), 2 * cloud(9, 3)
+    given = (right, wrong) if comm.rank == 0 else (wrong, right)
+    found = simulate_tokens(given[0], head(3, 2.0), 0.5, comm=comm).tokens
+    np.testing.assert_array_equal(found[0], right)
+    with pytest.raises(InputError, match="unit sphere"):
+        simulate_tokens(given[1], head(3, 2.0), 0.5, comm=comm)
+
+
 MIXTURE = VonMises(
     (
         Component(3.0, 40.0, (1, 2, 2)),

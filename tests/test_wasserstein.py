@@ -331,5 +331,9 @@ def test_bad_measures() -> None:
     assert wasserstein(mu, Measure(outside, nu.masses), cost="chordal").value > 0
     with pytest.raises(InputError, match="dimension 2 or more"):
         wasserstein(Measure(np.ones((2, 1)), np.ones(2)), Measure(np.ones((2, 1)), np.ones(2)))
+    with pytest.raises(InputError, match="masses must be an array of real numbers, got type comp"):
+        Measure(nu.points, nu.masses + 0j)
+    with pytest.raises(InputError, match="overflows"):
+        Measure(nu.points, np.full(len(nu.masses), 1e308))
     slightly = Measure(nu.points * (1 + 1e-10), nu.masses)
     assert wasserstein(mu, slightly).value == pytest.approx(wasserstein(mu, nu).value, rel=1e-12)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class WassersteinResult:
     resolved: bool
     status: str
     method: str
-    duals: tuple[np.ndarray, np.ndarray]
+    duals: tuple[np.ndarray, np.ndarray] = field(repr=False)
     continuous: tuple[float, float]
 
     @property
