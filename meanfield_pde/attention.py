@@ -79,7 +79,14 @@ class Attention:
         if not beta >= 0:  # also refuses nan
             raise InputError(f"attention.beta must be >= 0 or infinite, got {beta}")
         object.__setattr__(self, "beta", beta)
-        object.__setattr__(self, "key_query", key.T @ query)  # B^T, so that z = B^T x
+        with np.errstate(over="ignore", invalid="ignore"):
+            key_query = key.T @ query
+            if not np.isfinite(value @ key_query).all():
+                raise InputError(
+                    "attention: the entries of query, key and value are so large that value "
+                    "key^T query overflows; scale them down"
+                )
+        object.__setattr__(self, "key_query", key_query)  # B^T, so that z = B^T x
         if not isinstance(self.normalise, bool | np.bool_):
             raise InputError(f"attention.normalise must be true or false, got {self.normalise!r}")
         if not self.normalise:

@@ -23,6 +23,7 @@ FIELDS = ("pvd", "xdmf", "none")
 COSTS = ("geodesic", "chordal")
 DIMENSIONS = {"circle": 2, "sphere": 3}
 DEFAULT_CELLS = {"circle": 800, "sphere": 5120}
+MOST_CELLS = 2**31 - 1  # cells are numbered by 32-bit integers
 # A polygon needs three cells; twenty is the icosahedron.
 FEWEST_CELLS = {"circle": 3, "sphere": 20}
 # A misplaced digit in save_every should be an error, not a full disk.
@@ -61,6 +62,8 @@ class MeshCase:
             raise InputError(f"mesh.path applies to kind 'file' only, not to '{self.kind}'")
         cells = DEFAULT_CELLS[self.kind] if self.cells is None else self.cells
         cells = whole(cells, "mesh.cells", FEWEST_CELLS[self.kind])
+        if cells > MOST_CELLS:
+            raise InputError(f"mesh.cells must be at most {MOST_CELLS}, got {cells}")
         object.__setattr__(self, "cells", cells)
 
     @property

@@ -115,6 +115,11 @@ class Evolution:
         limit = self._largest_dt / self.field.largest_weight
         if rate > 0:
             limit = min(limit, self.coefficient * self.transport.scheme.accurate / rate)
+        if limit < SMALLEST_STEP * max(1.0, self.time):
+            raise SolverError(
+                f"at t = {self.time:.6g} tokens move so fast that steps would have to be as short "
+                f"as {limit:.1e}; scale attention.value down, or take larger cells"
+            )
         dt = _fitting_step(until - self.time, limit)
         self._before[:] = self.masses
         before = (self._flux, self._rate)

@@ -116,13 +116,17 @@ def read_result(directory: str | Path) -> Result:
                 group = file["limit"]
                 spread = group["spread"][()] if "spread" in group else None
                 arrays["limit"] = Measure(group["points"][()], group["masses"][()], spread)
-    except (OSError, KeyError) as error:
+        saved, cells = len(arrays["times"]), len(arrays["points"])
+    except (OSError, KeyError, TypeError, AttributeError, InputError) as error:
         raise InputError(f"{folder / DENSITY}: not a readable density file ({error})") from error
-    saved = len(arrays["times"])
-    if arrays["masses"].shape != (saved, len(arrays["points"])):
+    if arrays["masses"].shape != (saved, cells):
         raise InputError(f"{folder / DENSITY}: masses must be times x cells")
+    if any(arrays[name].shape != (cells,) for name in ("volumes", "spread")):
+        raise InputError(f"{folder / DENSITY}: volumes and spread must be numbers for each cell")
     # A run that was stopped may have saved more rows of the history than densities.
     history = {name: column[:saved] for name, column in read_history(folder / HISTORY).items()}
+    if any(len(column) < saved for column in history.values()):
+        raise InputError(f"{folder / HISTORY}: has fewer rows than {DENSITY} has times")
     return Result(directory=folder, case=_case_text(folder), history=history, **arrays)
 
 

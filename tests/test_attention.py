@@ -80,6 +80,7 @@ def test_matrices_are_copied_and_read_only() -> None:
         ({"query": np.ones((0, 2))}, "attention.query must be a matrix, got an array of shape"),
         ({"query": [[1, math.nan]]}, "attention.query must have finite entries, got"),
         ({"key": [[math.inf, 0], [0, 1]]}, "attention.key must have finite entries, got"),
+        ({"query": 1e200 * EYE, "key": 1e200 * EYE}, "so large that value key^T query overflows"),
         ({"value": EYE + 0j}, "attention.value must have real entries, got complex numbers"),
         ({"query": 1j * EYE}, "attention.query must have real entries, got complex numbers"),
         ({"key": [[1j, 0], [0, 1]]}, "attention.key must have real entries, got complex numbers"),

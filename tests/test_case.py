@@ -278,6 +278,7 @@ def test_overrides(case: Callable[..., Path]) -> None:
         (SPHERE + TIME + "[mesh]\nkind = 'circle'", "needs a 2 x 2 attention.value, got 3 x 3"),
         (CIRCLE + TIME + "[mesh]\ncells = 2", "mesh.cells must be a whole number >= 3, got 2"),
         (SPHERE + TIME + "[mesh]\ncells = 19", "mesh.cells must be a whole number >= 20, got 19"),
+        (CIRCLE + TIME + "[mesh]\ncells = 10000000000", "mesh.cells must be at most 2147483647"),
         (CIRCLE + TIME + "[mesh]\ncells = 800.0", "mesh.cells must be a whole number >= 3, got 8"),
         (CIRCLE + TIME + "[mesh]\ncells = true", "mesh.cells must be a whole number"),
         (CIRCLE + TIME + "[mesh]\ngrade = 0.5", "mesh.grade must be a number >= 1, got 0.5"),

@@ -233,6 +233,30 @@ def test_damaged_result(
         read_result(out)
 
 
+def test_results_that_do_not_fit_together(main: Main, write_case: Write, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main("run", write_case(CIRCLE), "--until", 0, "--output", out)[0] == 0
+    history = out / "history.csv"
+    text = history.read_text()
+    history.write_text(text.splitlines()[0] + "\n")
+    with pytest.raises(InputError, match="fewer rows than"):
+        read_result(out)
+    history.write_text(text)
+    for name, wrong, message in (
+        ("volumes", np.ones(3), "numbers for each cell"),
+        ("times", 0.0, "not a readable density file"),
+    ):
+        with h5py.File(out / "density.h5", "a") as file:
+            right = file[name][()]
+            del file[name]
+            file[name] = wrong
+        with pytest.raises(InputError, match=message):
+            read_result(out)
+        with h5py.File(out / "density.h5", "a") as file:
+            del file[name]
+            file[name] = right
+
+
 def assert_readable(folder: Path) -> int:
     """Every file is whole; how many there are. Temporary files have names with a dot."""
     count = 0

@@ -10,7 +10,7 @@ import ufl
 from dolfinx import fem
 from scipy.special import ive
 
-from meanfield_pde import Attention, InputError, circle_mesh, solve, sphere_mesh
+from meanfield_pde import Attention, InputError, SolverError, circle_mesh, solve, sphere_mesh
 from meanfield_pde.facet_means import facet_mean_operator
 from meanfield_pde.finite_volume import FiniteVolumes
 from meanfield_pde.mean_field import MeanField
@@ -210,3 +210,9 @@ def test_results_do_not_depend_on_the_numbering_of_the_mesh():
 def test_unknown_scheme():
     with pytest.raises(InputError, match="upwind, muscl"):
         scheme_named("weno")
+
+
+def test_a_flow_too_fast_for_any_step_is_refused() -> None:
+    fast = Attention(np.eye(2), np.eye(2), 1e17 * np.diag([1.0, 0.3]), 5.0)
+    with pytest.raises(SolverError, match="steps would have to be as short as"):
+        solve(fast, circle_mesh(20), "1 + 0.5*x", until=1.0)
