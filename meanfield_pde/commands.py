@@ -144,7 +144,10 @@ def compare(options: argparse.Namespace) -> None:
     comm = MPI.COMM_WORLD
     result = on_root(comm, lambda: results.read_result(options.result))
     cloud = on_root(comm, lambda: read_tokens(options.tokens))
-    found = compare_tokens(result, cloud, layer_step=options.layer_step, comm=comm)
+    try:
+        found = compare_tokens(result, cloud, layer_step=options.layer_step, comm=comm)
+    except InputError as error:
+        raise InputError(f"{options.tokens}: {error}") from None
     figure = on_root(comm, lambda: draw_comparison(result, found))
     if comm.rank == 0:
         json_text = json.dumps(token_report.summary(found), indent=2)

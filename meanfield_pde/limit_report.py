@@ -74,7 +74,12 @@ def _limit_rows(description: dict[str, Any]) -> list[tuple[str, str]]:
         ("decay of unsettled mass", f"{_number(description['unsettled_rate'])} per unit time"),
         ("predicted decay rate of W1", f"{_number(description['decay_rate_w1'])} per unit time"),
         ("predicted decay rate of W2", f"{_number(description['decay_rate_w2'])} per unit time"),
-        ("decay of the tail at B^T e", f"{_number(description['tail_rate'])} per unit time"),
+        (
+            "decay of the tail at B^T e",
+            f"{_number(description['tail_rate'])} per unit time"
+            if description["tail_rate"]
+            else "none: clusters attend to themselves",
+        ),
         (
             "concentrated after about",
             f"{_number(description['log_beta_time'])} (of order log beta)",

@@ -229,7 +229,7 @@ def common_times(times: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.
         raise InputError(
             f"the density and the tokens have no time in common: the density was saved at "
             f"{_listed(times)}, the tokens at {_listed(others)}; set time.save_at to those of the "
-            "tokens, or give the layer step if their times count layers"
+            "tokens, or give --layer-step if their times count layers"
         )
     return np.flatnonzero(close), nearest[close]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.image import imread
@@ -71,3 +73,14 @@ def test_convergence(numbers: dict[str, float], tmp_path: Path) -> None:
     assert numbers["slope at the start"] == pytest.approx(-0.5, abs=0.06)
     assert numbers["lifetime per log N"] == pytest.approx(numbers["predicted, 1/c'"], rel=0.25)
     assert imread(tmp_path / "results/demos/convergence.png").std() > 0.05
+
+
+def test_the_python_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As printed, but for the size of the mesh; the second piece goes on from the first."""
+    monkeypatch.chdir(tmp_path)
+    text = (DEMOS.parent / "README.md").read_text(encoding="utf-8")
+    solving, _, comparing = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(solving.replace("circle_mesh(800)", "circle_mesh(100)"), names)
+    exec(comparing.replace("1000, seed", "200, seed"), names)
+    assert names["compare_tokens"](names["solution"], names["cloud"]).agrees
