@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import sys
 import time
 import traceback
@@ -20,6 +19,7 @@ from mpi4py import MPI
 from petsc4py import PETSc
 
 from meanfield_pde import commands
+from meanfield_pde.arguments import number, vector
 from meanfield_pde.errors import InputError, MeanfieldError
 from meanfield_pde.experiment_commands import add_experiments
 from meanfield_pde.petsc_options import petsc_options
@@ -66,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     run = command("run", commands.run, "solve a case and write its result folder")
     run.add_argument("case", type=Path, metavar="CASE.toml")
     run.add_argument("--output", type=Path, metavar="DIR", help="instead of [output] directory")
-    run.add_argument("--until", type=_number, metavar="T", help="instead of [time] until")
+    run.add_argument("--until", type=number, metavar="T", help="instead of [time] until")
     run.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
     run.add_argument("--overwrite", action="store_true", help="replace the results of another case")
     run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
@@ -86,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--method", choices=("auto", "lp"), default="auto", help="lp: never a closed form"
     )
     distance.add_argument(
-        "--time-limit", type=_number, metavar="S", help="seconds; then the interval reached"
+        "--time-limit", type=number, metavar="S", help="seconds; then the interval reached"
     )
     distance.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -94,9 +94,9 @@ def build_parser() -> argparse.ArgumentParser:
     tokens.add_argument("case", type=Path, metavar="CASE.toml")
     tokens.add_argument("--count", type=int, required=True, metavar="N", help="number of tokens")
     tokens.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw, default 0")
-    tokens.add_argument("--until", type=_number, metavar="T", help="instead of [time] until")
+    tokens.add_argument("--until", type=number, metavar="T", help="instead of [time] until")
     tokens.add_argument(
-        "--step", type=_number, metavar="H", help="Euler steps of H instead of Runge-Kutta"
+        "--step", type=number, metavar="H", help="Euler steps of H instead of Runge-Kutta"
     )
     tokens.add_argument(
         "--output", type=Path, metavar="FILE", help=".npz; default tokens.npz in the result folder"
@@ -106,7 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("result", type=Path, metavar="RESULT_DIR")
     compare.add_argument("tokens", type=Path, metavar="TOKENS", help=".npz or .csv")
     compare.add_argument(
-        "--layer-step", type=_number, metavar="H", help="times in the file count layers of length H"
+        "--layer-step", type=number, metavar="H", help="times in the file count layers of length H"
     )
     compare.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -116,9 +116,9 @@ def build_parser() -> argparse.ArgumentParser:
     mesh.add_argument("kind", choices=("circle", "sphere"))
     mesh.add_argument("--cells", type=int, required=True, metavar="N", help="at least this many")
     mesh.add_argument(
-        "--grade-to", type=_vector, metavar="X,Y[,Z]", help="axis toward which cells get smaller"
+        "--grade-to", type=vector, metavar="X,Y[,Z]", help="axis toward which cells get smaller"
     )
-    mesh.add_argument("--grade", type=_number, metavar="G", help="how much: 1 is not at all")
+    mesh.add_argument("--grade", type=number, metavar="G", help="how much: 1 is not at all")
     mesh.add_argument("--output", type=Path, required=True, metavar="FILE.xdmf")
 
     plot = command("plot", commands.plot, "draw the figures of a result folder again")
@@ -213,20 +213,6 @@ def _split_petsc(given: list[str]) -> tuple[list[str], list[str]]:
         else:
             ours.append(argument)
     return ours, []
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if math.isnan(value):
-        raise argparse.ArgumentTypeError(f"expected a number, got '{text}'")
-    return value
-
-
-def _vector(text: str) -> list[float]:
-    return [_number(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -109,7 +109,10 @@ def mesh(options: argparse.Namespace) -> None:
     axis = None if options.grade_to is None else np.array(options.grade_to)
 
     def write() -> int:
-        surface = make(options.cells, grade=grade, axis=axis)
+        try:
+            surface = make(options.cells, grade=grade, axis=axis)
+        except InputError as error:
+            raise InputError(f"--cells, --grade-to, --grade: {error}") from None
         write_surface(options.output, surface)
         return len(surface.cells)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+from meanfield_pde.arguments import number
 from meanfield_pde.case_file import read_case
 from meanfield_pde.lifetime_experiment import TABLE, measure_lifetimes
 from meanfield_pde.parallel import on_root
@@ -33,7 +34,7 @@ def add_experiments(command: Command) -> None:
     timing.add_argument(
         "--seeds", type=int, default=4, metavar="K", help="samples of tokens for each, default 4"
     )
-    timing.add_argument("--until", type=float, metavar="T", help="when to give up a measurement")
+    timing.add_argument("--until", type=number, metavar="T", help="when to give up a measurement")
 
     sweeping = command("sweep", sweep, "the concentration theorem, measured over a range of beta")
     _add_common(sweeping, "sweep")
@@ -87,7 +88,7 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("case", type=Path, metavar="CASE.toml")
     parser.add_argument(
         "--beta",
-        type=float,
+        type=number,
         nargs="+",
         required=True,
         metavar="B",

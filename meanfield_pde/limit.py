@@ -13,7 +13,7 @@ time that grows with beta (the metastable phase), and then the spectrum of V rul
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -247,7 +247,10 @@ class ProjectionLimit:
         value = self.head.value
         if self.exists and np.trace(self.basis.T @ self.head.key_query @ self.basis) < 0:
             value = -value
-        return dominant_eigenspace(value)
+        space = dominant_eigenspace(value)
+        if len(heads(self.attention)) > 1:
+            return replace(space, basis=None, left=None, projector=None, reason=self.reason)
+        return space
 
     @property
     def terminal_angle(self) -> float:

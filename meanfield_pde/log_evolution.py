@@ -45,10 +45,10 @@ def doubles_run_out(attention: AttentionLike) -> bool:
     """Whether the tail is predicted to leave the range of doubles before the switch.
 
     It decays like exp(-r t), r the largest unsettled rate of the saddles, up to the predicted
-    lifetime of the metastable state. Nothing is predicted for a softmax without denominator.
+    lifetime of the metastable state.
     """
     limit = ProjectionLimit(attention)
-    if not (limit.exists and attention.normalise and limit.saddles):
+    if not (limit.exists and limit.saddles):
         return False
     if not math.isfinite(limit.lifetime):
         return False

@@ -162,8 +162,6 @@ def find_phases(times: np.ndarray, moments: np.ndarray, limit: ProjectionLimit) 
         obstacle = "A is a multiple of the identity: tokens have nothing to concentrate at"
     elif limit.attention.beta == 0:
         obstacle = "beta = 0: query and key do not act"
-    elif not limit.attention.normalise:
-        obstacle = "the predictions are for a softmax with its denominator"
     if obstacle is not None:
         first, second, third, fourth = (Phase(name, reason=obstacle) for name in NAMES)
         return Phases(first, second, third, fourth)

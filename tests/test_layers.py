@@ -74,7 +74,8 @@ def test_layers_compared_with_zero_temperature():
 
 def test_layers_have_no_limit():
     layers = Layers([FIRST, SECOND], 0.5)
-    assert ProjectionLimit(layers).reason == "the matrices change with time, in 2 layers"
+    limit = ProjectionLimit(layers)
+    assert limit.reason == limit.terminal.reason == "the matrices change with time, in 2 layers"
     with pytest.raises(InputError, match="there is no limit: the matrices change with time"):
         solve(layers, circle_mesh(20), until=1.0, compare=CompareCase(limit=True))
     with pytest.raises(InputError, match=r"beyond the last of the 2 layers, which ends at t = 1"):

@@ -1,0 +1,22 @@
+"""Types of arguments on the command line; their errors say what was expected."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def number(text: str) -> float:
+    """A number, which may be infinite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise argparse.ArgumentTypeError(f"expected a number, got '{text}'")
+    return value
+
+
+def vector(text: str) -> list[float]:
+    """Numbers separated by commas."""
+    return [number(part) for part in text.split(",")]
