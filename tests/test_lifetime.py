@@ -167,7 +167,7 @@ def test_what_was_given_up_is_measured_again_with_more_time(
         for row in rows:
             assert (row["lifetime"] is None) == (found is None)
             assert row["until"] >= (found or 0.5)
-    for until in ("nan", -1):
+    for until in ("inf", -1):
         code, err = main(*arguments, "--until", until)
         assert (code, "until must be a finite number > 0" in err) == (2, True)
     # The error of a mean of one is a number that JSON does not have.
