@@ -61,7 +61,7 @@ class Comparison:
                     numbers[f"w{p}_{name}_low"] = result.low
                     numbers[f"w{p}_{name}_high"] = result.high
         for name, mu, nu in pairs:
-            numbers[f"bar_{name}"] = _bar(mu) + _bar(nu)
+            numbers[f"bar_{name}"] = mu.width + nu.width
         return numbers
 
     def _pairs(self, masses: np.ndarray, zero_masses: np.ndarray | None) -> Iterator[Pair]:
@@ -118,10 +118,3 @@ def limit_measure(attention: AttentionLike, initial: InitialLike, cells: Cells) 
         )
     content = initial if callable(initial) else np.asarray(initial, dtype=float)
     return push_forward(limit, cells.vertices, content)
-
-
-def _bar(measure: Measure) -> float:
-    """Root of the mean spread: W_2 between the density and its atoms is at most this."""
-    if measure.spread is None:
-        return 0.0
-    return float(np.sqrt(measure.masses @ measure.spread / measure.masses.sum()))

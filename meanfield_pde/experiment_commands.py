@@ -6,10 +6,12 @@ import argparse
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
 from meanfield_pde.arguments import number
+from meanfield_pde.case import Case
 from meanfield_pde.case_file import read_case
 from meanfield_pde.lifetime_experiment import TABLE, measure_lifetimes
 from meanfield_pde.parallel import on_root
@@ -46,8 +48,7 @@ def add_experiments(command: Command) -> None:
 def sweep(options: argparse.Namespace) -> None:
     """Run a case over a range of beta, and analyse the distances to the limit."""
     comm = MPI.COMM_WORLD
-    case = on_root(comm, lambda: read_case(options.case))
-    directory = options.output or case.output.directory / "sweep"
+    case, directory = _case_and_folder(options, "sweep")
     summary = run_sweep(
         case,
         options.beta,
@@ -56,16 +57,14 @@ def sweep(options: argparse.Namespace) -> None:
         quiet=options.quiet,
         comm=comm,
     )
-    if options.json and comm.rank == 0:
-        print(json_text(summary))
+    _print_json(options, summary)
     LOG.info("sweep.csv, summary.json and figures in %s", directory)
 
 
 def lifetime(options: argparse.Namespace) -> None:
     """Measure the lifetimes of a case."""
     comm = MPI.COMM_WORLD
-    case = on_root(comm, lambda: read_case(options.case))
-    directory = options.output or case.output.directory / "lifetime"
+    case, directory = _case_and_folder(options, "lifetime")
     summary = measure_lifetimes(
         case,
         options.beta,
@@ -75,13 +74,22 @@ def lifetime(options: argparse.Namespace) -> None:
         until=options.until,
         comm=comm,
     )
-    if options.json and comm.rank == 0:
-        print(json_text(summary))
+    _print_json(options, summary)
     for name, laws in (("density, slope in beta", "density"), ("tokens, slope in log N", "tokens")):
         found = summary.get(laws, {}).get("slope_over_predicted")
         if found is not None:
             LOG.info("%s: %.3f of the predicted one", name, found)
     LOG.info("%s, summary.json and figures/lifetime.png in %s", TABLE, directory)
+
+
+def _case_and_folder(options: argparse.Namespace, name: str) -> tuple[Case, Path]:
+    case = on_root(MPI.COMM_WORLD, lambda: read_case(options.case))
+    return case, options.output or case.output.directory / name
+
+
+def _print_json(options: argparse.Namespace, summary: dict[str, Any]) -> None:
+    if options.json and MPI.COMM_WORLD.rank == 0:
+        print(json_text(summary))
 
 
 def _add_common(parser: argparse.ArgumentParser, what: str) -> None:

@@ -152,10 +152,10 @@ class FiniteVolumes:
         """`geometry.integrate` over own cells, the same on every number of ranks. Collective."""
         cells = self.cell_points[: self.owned]
         with shared_errors(self.comm):
-            rough = geometry.rough_integrals(function, cells)
-        whole = self.gather(rough).sum(axis=0)
+            coarse, size = geometry.rough_integrals(function, cells)
+        whole = self.gather(size).sum(axis=0)
         with shared_errors(self.comm):
-            return geometry.integrate(function, cells, length_scale, peaks, whole)
+            return geometry.refined_integrals(function, cells, coarse, whole, length_scale, peaks)
 
     def scatter(self, values: np.ndarray) -> np.ndarray:
         """The entries of own cells from values given in input order on every rank."""

@@ -117,7 +117,6 @@ def integrate(
     cells: np.ndarray,
     length_scale: float = math.inf,
     peaks: np.ndarray | None = None,
-    whole: np.ndarray | float | None = None,
 ) -> np.ndarray:
     """Integral over each cell of a function of points (N x d -> N, or N x k).
 
@@ -130,35 +129,50 @@ def integrate(
         cells: vertices of the cells.
         length_scale: the width of the peaks.
         peaks: points where the integrand is concentrated, N x d.
-        whole: the sum of `rough_integrals` where `cells` are a part of the surface, so that the
-            result does not depend on which part; over `cells` if not given.
     """
-    if whole is None:
-        whole = rough_integrals(function, cells).sum(axis=0)
-    parts = [
-        _integrate_part(function, cells[part], length_scale, peaks, whole)
-        for part in _chunks(len(cells))
-    ]
-    return np.concatenate(parts)
+    coarse, size = rough_integrals(function, cells)
+    return refined_integrals(function, cells, coarse, size.sum(axis=0), length_scale, peaks)
 
 
-def rough_integrals(function: Integrand, cells: np.ndarray) -> np.ndarray:
-    """Integral of |f| over each cell by the rule of degree 6 alone."""
-    return np.concatenate([_apply_rule(function, cells[part])[1] for part in _chunks(len(cells))])
+def rough_integrals(function: Integrand, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Integrals of f and of |f| over each cell by the rule of degree 6 alone."""
+    parts = [_apply_rule(function, cells[part])[:2] for part in _chunks(len(cells))]
+    coarse, size = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return coarse, size
+
+
+def refined_integrals(
+    function: Integrand,
+    cells: np.ndarray,
+    coarse: np.ndarray,
+    whole: np.ndarray | float,
+    length_scale: float,
+    peaks: np.ndarray | None,
+) -> np.ndarray:
+    """`integrate`, from the rough integrals of f over the cells and that of |f| over the whole.
+
+    Given the whole, the integral over a cell does not depend on which others are asked for.
+    """
+    return np.concatenate(
+        [
+            _refine_part(function, cells[part], coarse[part], whole, length_scale, peaks)
+            for part in _chunks(len(cells))
+        ]
+    )
 
 
 def _chunks(count: int) -> list[slice]:
     return [slice(start, start + _CHUNK) for start in range(0, max(count, 1), _CHUNK)]
 
 
-def _integrate_part(
+def _refine_part(
     function: Integrand,
     cells: np.ndarray,
+    coarse: np.ndarray,
+    whole: np.ndarray | float,
     length_scale: float,
     peaks: np.ndarray | None,
-    whole: np.ndarray | float,
 ) -> np.ndarray:
-    coarse, _, _ = _apply_rule(function, cells)
     result = np.zeros_like(coarse)
     owner, pieces = np.arange(len(cells)), cells
     for level in range(_DEEPEST + 1):

@@ -193,11 +193,6 @@ def given_up(limit: ProjectionLimit, until: float | None, count: int | None = No
 def switching_progress(attention: AttentionLike) -> Progress:
     """The progress from E to F; InputError if the metastable state is predicted not to end."""
     attention = single(attention, "a lifetime")
-    if not attention.normalise:
-        raise InputError(
-            "the lifetime is predicted for a softmax with its denominator; set "
-            "attention.normalise = true"
-        )
     limit = ProjectionLimit(attention)
     if not limit.exists:
         raise InputError(f"there is no metastable state to time: {limit.reason}")

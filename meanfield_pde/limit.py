@@ -77,8 +77,8 @@ class ProjectionLimit:
             )
         if not attention.normalise:
             reason = (
-                "without the denominator of the softmax (attention.normalise = false) the equation "
-                "has no zero temperature"
+                "without the denominator of the softmax the equation has no zero temperature; set "
+                "attention.normalise = true"
             )
         if len(layers) > 1:
             reason = f"the matrices change with time, in {len(layers)} layers"

@@ -175,6 +175,7 @@ def log_of(mantissa: np.ndarray, exponent: np.ndarray) -> np.ndarray:
         return np.log(mantissa) + exponent * _LOG2
 
 
+# What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
 _jit: Callable = numba.njit(cache=True)
 
 

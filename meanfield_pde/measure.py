@@ -61,6 +61,13 @@ class Measure:
         """Dimension d of the space the points live in."""
         return int(self.points.shape[1])
 
+    @property
+    def width(self) -> float:
+        """Root of the mean spread, a bound on W_2 to the distribution that the atoms stand for."""
+        if self.spread is None:
+            return 0.0
+        return math.sqrt(self.masses @ self.spread / self.masses.sum())
+
     @classmethod
     def read(cls, path: str | Path) -> Measure:
         """Read an `.npz` file with arrays `points` and `masses` (and `spread`, if present)."""

@@ -102,7 +102,7 @@ class Phases:
 
 
 class Progress:
-    """The angle psi, the progress f, and the lifetime, from second moments (T x d x d)."""
+    """The angle psi, the progress f, and the switch, from second moments (T x d x d)."""
 
     def __init__(self, limit: ProjectionLimit) -> None:
         self.limit = limit
@@ -146,11 +146,6 @@ class Progress:
         if not len(low):
             return None, half
         return first_crossing(times, fraction, LEAVES, after=times[low[-1]]), half
-
-    def lifetime(self, times: np.ndarray, moments: np.ndarray) -> float | None:
-        """When f comes to 1/2 for good, from below; None if it does not."""
-        switch = self.switch(times, self.fraction(moments))
-        return None if switch is None else switch[1]
 
 
 def find_phases(times: np.ndarray, moments: np.ndarray, limit: ProjectionLimit) -> Phases:

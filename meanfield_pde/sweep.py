@@ -61,10 +61,6 @@ def run_sweep(
     betas = check_betas(betas, fewest=2)
     at_once = min(whole(at_once, "--at-once", 1), comm.size, len(betas))
     head = single(case.attention, "a sweep")
-    if not head.normalise:
-        raise InputError(
-            "the theorem is about a softmax with its denominator; set attention.normalise = true"
-        )
     limit = ProjectionLimit(head)
     if not limit.exists:
         raise InputError(f"there is no limit to measure the distance to: {limit.reason}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meanfield_pde.envelope import Envelope, fit_envelope, temperature_scale
+from meanfield_pde.envelope import fit_envelope, temperature_scale
 from meanfield_pde.experiment import Row
 from meanfield_pde.fits import fit_or_none
 from meanfield_pde.laplace import laplace_error
@@ -95,8 +95,8 @@ def summarise_sweep(
         in_log_beta = fit_or_none(np.log(beta), time)
         power = fit_or_none(np.log(scale), np.log(least))
         coldest = max(own, key=lambda row: row["beta"])
-        found = envelope(runs, p, limit)
         times, betas, distances = envelope_points(runs, p)
+        found = fit_envelope(times, betas, distances, limit.decay_rate(p))
         summary[f"w{p}"] = {
             "least_time_fit_a_plus_b_log_beta": None
             if in_log_beta is None
@@ -120,11 +120,6 @@ def envelope_points(runs: Sequence[Result], p: int) -> tuple[np.ndarray, np.ndar
     times = np.concatenate([run.times for run in runs])
     betas = np.concatenate([np.full(len(run.times), run.attention.beta) for run in runs])
     return times, betas, np.concatenate([run.history[f"w{p}_limit_high"] for run in runs])
-
-
-def envelope(runs: Sequence[Result], p: int, limit: ProjectionLimit) -> Envelope:
-    """The envelope over all measured points, with the predicted rate."""
-    return fit_envelope(*envelope_points(runs, p), limit.decay_rate(p))
 
 
 def laplace_rows(runs: Sequence[Result], limit: ProjectionLimit) -> list[Row]:

@@ -114,6 +114,7 @@ def _slope_weights(volumes: FiniteVolumes) -> np.ndarray:
     return np.ascontiguousarray(to_facets @ np.linalg.pinv(to_neighbours))
 
 
+# What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
 _jit: Callable = numba.njit(cache=True)
 
 
@@ -129,7 +130,7 @@ def _outflow_rate(flux, cell_facets, cell_signs, volume):  # type: ignore[no-unt
 
 
 @_jit
-def face_factors(log_density, neighbours, weights, factors):  # type: ignore[no-untyped-def]  # numba
+def face_factors(log_density, neighbours, weights, factors):  # type: ignore[no-untyped-def]
     """exp(g_f) at the facets of own cells, from the log densities of own and ghost cells."""
     d = neighbours.shape[1]
     difference = np.empty(d)
@@ -154,7 +155,7 @@ def face_factors(log_density, neighbours, weights, factors):  # type: ignore[no-
 
 
 @_jit
-def _reconstruct(density, neighbours, weights, faces):  # type: ignore[no-untyped-def]  # numba
+def _reconstruct(density, neighbours, weights, faces):  # type: ignore[no-untyped-def]
     face_factors(np.log(density), neighbours, weights, faces)
     for c in range(neighbours.shape[0]):
         faces[c, :] *= density[c]

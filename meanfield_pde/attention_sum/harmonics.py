@@ -3,6 +3,8 @@
 Terms are numbered order by order: those of order m are offset[m] to offset[m + 1], of degrees
 m, m + 1, ... Two degrees are taken at a time, so that p_(k-1) and p_(k-2) change places without a
 copy; the last one is idle if their number is odd.
+
+Compiled functions carry no types here: numba compiles them for the arguments it meets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The sum itself: tiles of targets against the leaves of the tree of sources, with pruning."""
+"""The sum itself: tiles of targets against the leaves of the tree of sources, with pruning.
+
+Compiled functions carry no types here: numba compiles them for the arguments it meets.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ FAST = {"contract", "nsz", "nnan", "ninf"}
 
 
 @numba.njit(inline="always")
-def _power_of_two(x):  # type: ignore[no-untyped-def]  # numba compiles for the argument it meets
+def _power_of_two(x):  # type: ignore[no-untyped-def]
     """2^x to 3e-16 for -1020 <= x < 1023, smaller x taken as -1020; it vectorises.
 
     x = k + f with |f| <= 1/2; 2^f is a polynomial of degree 10, which interpolates at Chebyshev
@@ -129,12 +132,30 @@ def _reaches(a, b, c, reference, box, log_mass, least):  # type: ignore[no-untyp
     return count > 0
 
 
+@numba.njit(cache=True, fastmath=FAST)
+def _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves):  # type: ignore[no-untyped-def]
+    """Write the leaves that may count for a tile to `leaves`, and give their number."""
+    leaf_box, node_box, top_box = boxes
+    leaf_log_mass, node_log_mass, top_log_mass = group_log_masses
+    count = 0
+    for top in range(top_log_mass.size):
+        if not _reaches(a, b, c, reference, top_box[top], top_log_mass[top], slack):
+            continue
+        for node in range(top * BRANCH, min((top + 1) * BRANCH, node_log_mass.size)):
+            if not _reaches(a, b, c, reference, node_box[node], node_log_mass[node], slack):
+                continue
+            for leaf in range(node * BRANCH, min((node + 1) * BRANCH, leaf_log_mass.size)):
+                if _reaches(a, b, c, reference, leaf_box[leaf], leaf_log_mass[leaf], slack):
+                    leaves[count] = leaf
+                    count += 1
+    return count
+
+
 @numba.njit(cache=True, parallel=True, fastmath=FAST)
 def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
     """For each tile listed, the means of y and log Z as columns of `out`."""
     points, log_masses, node_mean, boxes, group_log_masses = tree
-    leaf_box, node_box, top_box = boxes
-    leaf_log_mass, node_log_mass, top_log_mass = group_log_masses
+    leaf_box, leaf_log_mass, node_log_mass = boxes[0], group_log_masses[0], group_log_masses[1]
     for position in numba.prange(tiles.size):
         first = tiles[position] * TILE
         a = scores[0, first : first + TILE]
@@ -142,48 +163,39 @@ def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
         c = scores[2, first : first + TILE]
         reference = np.empty(TILE)
         _references(a, b, c, points, log_masses, node_mean, node_log_mass, reference)
+        leaves = np.empty(leaf_log_mass.size, np.int64)
+        found = _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
         level = reference * LOG2_E
         total = np.zeros(TILE)
         sum_x = np.zeros(TILE)
         sum_y = np.zeros(TILE)
         sum_z = np.zeros(TILE)
-        for top in range(top_log_mass.size):
-            if not _reaches(a, b, c, reference, top_box[top], top_log_mass[top], slack):
-                continue
-            for node in range(top * BRANCH, min((top + 1) * BRANCH, node_log_mass.size)):
-                if not _reaches(a, b, c, reference, node_box[node], node_log_mass[node], slack):
-                    continue
-                for leaf in range(node * BRANCH, min((node + 1) * BRANCH, leaf_log_mass.size)):
-                    box, mass = leaf_box[leaf], leaf_log_mass[leaf]
-                    if not _reaches(a, b, c, reference, box, mass, slack):
-                        continue
-                    start = leaf * LEAF
-                    if _reaches(
-                        a, b, c, reference, box, mass, LARGEST_EXPONENT
-                    ):  # only for very long w: move the reference
-                        before = reference.copy()
-                        stop = start + LEAF
-                        _raise_to_largest_term(a, b, c, points, log_masses, start, stop, reference)
-                        for i in range(TILE):
-                            shrink = math.exp(before[i] - reference[i])
-                            total[i] *= shrink
-                            sum_x[i] *= shrink
-                            sum_y[i] *= shrink
-                            sum_z[i] *= shrink
-                            level[i] = reference[i] * LOG2_E
-                    for j in range(start, start + LEAF):
-                        x, y, z = points[0, j], points[1, j], points[2, j]
-                        # As powers of two, so that the logarithm of 2 drops out of the exponential.
-                        u, v, w = x * LOG2_E, y * LOG2_E, z * LOG2_E
-                        mass = log_masses[j] * LOG2_E
-                        for i in range(TILE):
-                            weight = _power_of_two(
-                                a[i] * u + b[i] * v + c[i] * w + (mass - level[i])
-                            )
-                            total[i] += weight
-                            sum_x[i] += weight * x
-                            sum_y[i] += weight * y
-                            sum_z[i] += weight * z
+        for leaf in leaves[:found]:
+            start = leaf * LEAF
+            if _reaches(
+                a, b, c, reference, leaf_box[leaf], leaf_log_mass[leaf], LARGEST_EXPONENT
+            ):  # only for very long w: move the reference
+                before = reference.copy()
+                stop = start + LEAF
+                _raise_to_largest_term(a, b, c, points, log_masses, start, stop, reference)
+                for i in range(TILE):
+                    shrink = math.exp(before[i] - reference[i])
+                    total[i] *= shrink
+                    sum_x[i] *= shrink
+                    sum_y[i] *= shrink
+                    sum_z[i] *= shrink
+                    level[i] = reference[i] * LOG2_E
+            for j in range(start, start + LEAF):
+                x, y, z = points[0, j], points[1, j], points[2, j]
+                # As powers of two, so that the logarithm of 2 drops out of the exponential.
+                u, v, w = x * LOG2_E, y * LOG2_E, z * LOG2_E
+                mass = log_masses[j] * LOG2_E
+                for i in range(TILE):
+                    weight = _power_of_two(a[i] * u + b[i] * v + c[i] * w + (mass - level[i]))
+                    total[i] += weight
+                    sum_x[i] += weight * x
+                    sum_y[i] += weight * y
+                    sum_z[i] += weight * z
         place = position * TILE
         for i in range(TILE):
             out[0, place + i] = sum_x[i] / total[i]
@@ -196,23 +208,14 @@ def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
 def survey(scores, tiles, tree, slack, visits, log_z):  # type: ignore[no-untyped-def]
     """What the tiles listed would cost: leaves visited, and the bounds from below of log Z."""
     points, log_masses, node_mean, boxes, group_log_masses = tree
-    leaf_box, node_box, top_box = boxes
-    leaf_log_mass, node_log_mass, top_log_mass = group_log_masses
+    leaves = np.empty(group_log_masses[0].size, np.int64)
     for position in range(tiles.size):
         first = tiles[position] * TILE
         a = scores[0, first : first + TILE]
         b = scores[1, first : first + TILE]
         c = scores[2, first : first + TILE]
         reference = log_z[position]
-        _references(a, b, c, points, log_masses, node_mean, node_log_mass, reference)
-        count = 0
-        for top in range(top_log_mass.size):
-            if not _reaches(a, b, c, reference, top_box[top], top_log_mass[top], slack):
-                continue
-            for node in range(top * BRANCH, min((top + 1) * BRANCH, node_log_mass.size)):
-                if not _reaches(a, b, c, reference, node_box[node], node_log_mass[node], slack):
-                    continue
-                for leaf in range(node * BRANCH, min((node + 1) * BRANCH, leaf_log_mass.size)):
-                    box, mass = leaf_box[leaf], leaf_log_mass[leaf]
-                    count += _reaches(a, b, c, reference, box, mass, slack)
-        visits[position] = count
+        _references(a, b, c, points, log_masses, node_mean, group_log_masses[1], reference)
+        visits[position] = _leaves_in_reach(
+            a, b, c, reference, boxes, group_log_masses, slack, leaves
+        )

@@ -274,7 +274,7 @@ def _result(
     high = upper ** (1 / p) * (1 + 4 * _EPS)
     value = min(max(low, (plan_value(problem, plan) / total) ** (1 / p)), high)
 
-    e_mu, e_nu = _discretisation(mu), _discretisation(nu)
+    e_mu, e_nu = mu.width, nu.width
     bar = e_mu + e_nu
     top = high + bar if p == 1 else math.sqrt(high**2 + e_mu**2 + e_nu**2)
     return WassersteinResult(
@@ -288,10 +288,3 @@ def _result(
         duals=whole.duals(potentials),
         continuous=(max(0.0, low - bar), top),
     )
-
-
-def _discretisation(measure: Measure) -> float:
-    """The number e with e^2 = sum a_i s_i^2, a normalised."""
-    if measure.spread is None:
-        return 0.0
-    return math.sqrt(measure.masses @ measure.spread / measure.masses.sum())
