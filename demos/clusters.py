@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scipy.special import ive
 
 from meanfield_pde import Attention, Solution, circle_mesh, solve
-from meanfield_pde.figures import save
+from meanfield_pde.figures.density import save
 
 NOISE = 1e-3
 MODES = np.arange(1, 41)

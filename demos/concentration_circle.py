@@ -15,9 +15,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from meanfield_pde import Attention, CompareCase, ProjectionLimit, VonMises, circle_mesh, solve
-from meanfield_pde.figures import save
-from meanfield_pde.fits import linear_fit
-from meanfield_pde.initial import Component
+from meanfield_pde.figures.density import save
+from meanfield_pde.initial.densities import Component
+from meanfield_pde.theory.fits import linear_fit
 
 QUERY = np.array([[0.90, 0.15], [-0.45, 0.40]])
 VALUE = np.array([[0.95, 0.10], [0.45, 0.40]])

@@ -19,8 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde import Attention, CompareCase, ProjectionLimit, solve, sphere_mesh
-from meanfield_pde.figures import save
-from meanfield_pde.fits import linear_fit
+from meanfield_pde.figures.density import save
+from meanfield_pde.theory.fits import linear_fit
 
 # Q and V for the two cases, K = I. A = V B^T has the eigenvalues 1, 0.4, 0.2 and 1, 1, 0.3.
 HEADS = {

@@ -26,9 +26,9 @@ from meanfield_pde import (
     solve,
     wasserstein,
 )
-from meanfield_pde.figures import save
-from meanfield_pde.fits import linear_fit
-from meanfield_pde.lifetime import token_lifetime
+from meanfield_pde.experiments.lifetime import token_lifetime
+from meanfield_pde.figures.density import save
+from meanfield_pde.theory.fits import linear_fit
 
 DENSITY = "1 + 0.5*x + 0.3*x*y"
 HEAD = Attention(

@@ -14,7 +14,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 from meanfield_pde import read_case
-from meanfield_pde.lifetime_experiment import measure_lifetimes
+from meanfield_pde.experiments.lifetimes import measure_lifetimes
 
 CASE = Path(__file__).with_name("circle.toml")
 

@@ -2,7 +2,7 @@
 
 d/dt mu + div( mu P_x V m[mu](x) ) = 0 on a mesh, at finite beta and at zero temperature:
 
-    from meanfield_pde import Attention, circle_mesh, solve
+    from meanfield_pde import (Attention, circle_mesh, solve)
     attention = Attention(query, key, value, beta=40)
     solution = solve(attention, circle_mesh(800), "1 + x*y", until=10, save_every=0.5)
 """
@@ -11,31 +11,31 @@ from meanfield_pde import _platform
 
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 
-from meanfield_pde.attention import Attention  # noqa: E402
-from meanfield_pde.case import CompareCase  # noqa: E402
-from meanfield_pde.case_file import read_case  # noqa: E402
+from meanfield_pde.attention.head import Attention  # noqa: E402
+from meanfield_pde.attention.layers import Layers  # noqa: E402
+from meanfield_pde.case.case import CompareCase  # noqa: E402
+from meanfield_pde.case.file import read_case  # noqa: E402
 from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
-from meanfield_pde.initial import (  # noqa: E402
+from meanfield_pde.experiments.run import run_case  # noqa: E402
+from meanfield_pde.initial.densities import (  # noqa: E402
     Component,
     ExpressionDensity,
     Tokens,
     Uniform,
     VonMises,
 )
-from meanfield_pde.layers import Layers  # noqa: E402
-from meanfield_pde.limit import ProjectionLimit  # noqa: E402
-from meanfield_pde.measure import Measure  # noqa: E402
-from meanfield_pde.mesh import circle_mesh, sphere_mesh  # noqa: E402
-from meanfield_pde.mesh_file import read_mesh  # noqa: E402
-from meanfield_pde.push_forward import push_forward  # noqa: E402
-from meanfield_pde.results import read_result  # noqa: E402
-from meanfield_pde.run import run_case  # noqa: E402
-from meanfield_pde.simulation import Observer, Solution, solve  # noqa: E402
-from meanfield_pde.token_comparison import TokenComparison, compare_tokens  # noqa: E402
-from meanfield_pde.token_file import TokenCloud, read_tokens, write_tokens  # noqa: E402
-from meanfield_pde.token_sampling import sample_tokens  # noqa: E402
-from meanfield_pde.tokens import simulate_tokens  # noqa: E402
+from meanfield_pde.initial.sampling import sample_tokens  # noqa: E402
+from meanfield_pde.judging.comparison import TokenComparison, compare_tokens  # noqa: E402
+from meanfield_pde.mesh.files import read_mesh  # noqa: E402
+from meanfield_pde.mesh.surface import circle_mesh, sphere_mesh  # noqa: E402
+from meanfield_pde.results.folder import read_result  # noqa: E402
+from meanfield_pde.solver.simulation import Observer, Solution, solve  # noqa: E402
+from meanfield_pde.theory.projection_limit import ProjectionLimit  # noqa: E402
+from meanfield_pde.theory.push_forward import push_forward  # noqa: E402
+from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens  # noqa: E402
+from meanfield_pde.tokens.code import simulate_tokens  # noqa: E402
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein  # noqa: E402
+from meanfield_pde.wasserstein.measure import Measure  # noqa: E402
 
 __all__ = [
     "Attention",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meanfield_pde import cli
+from meanfield_pde.cli import main as cli
 
 # `mpiexec` and `meanfield-pde` are those of the environment that runs the tests.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

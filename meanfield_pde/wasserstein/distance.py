@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.measure import Measure
 from meanfield_pde.wasserstein.atoms import solve_to_atoms
 from meanfield_pde.wasserstein.certificate import (
     Plan,
@@ -30,6 +29,7 @@ from meanfield_pde.wasserstein.certificate import (
 from meanfield_pde.wasserstein.circle import solve_on_circle
 from meanfield_pde.wasserstein.cloud import kd_order, make_cloud
 from meanfield_pde.wasserstein.costs import Cost, make_cost
+from meanfield_pde.wasserstein.measure import Measure
 from meanfield_pde.wasserstein.pricing import c_transform
 from meanfield_pde.wasserstein.sifting import sift
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from meanfield_pde import geometry
-from meanfield_pde.attention_sum import AttentionSum
-from meanfield_pde.attention_sum.low_rank import all_groups
-from meanfield_pde.mesh import sphere_surface
+from meanfield_pde.attention.sum import AttentionSum
+from meanfield_pde.attention.sum.low_rank import all_groups
+from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.surface import sphere_surface
 from tests.benchmarks.tables import Table, cpu_seconds, is_quick, milliseconds
 
 TOLERANCE = 1e-10

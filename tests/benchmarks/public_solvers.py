@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from meanfield_pde import Attention, circle_mesh
-from meanfield_pde.simulation import Simulation
+from meanfield_pde.solver.simulation import Simulation
 from tests.benchmarks.tables import Table, is_quick, milliseconds
 
 VALUE = np.diag([1.0, 0.2])

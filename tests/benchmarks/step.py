@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde import Attention, circle_mesh, sphere_mesh
-from meanfield_pde.simulation import Simulation
+from meanfield_pde.solver.simulation import Simulation
 from tests.benchmarks.tables import Table, is_quick, milliseconds
 
 # Circle or sphere, cells, beta.

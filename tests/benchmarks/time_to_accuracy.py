@@ -21,9 +21,10 @@ import time
 
 import numpy as np
 
-from meanfield_pde import Attention, Measure, circle_mesh, geometry, sphere_mesh
-from meanfield_pde.mesh import circle_surface, sphere_surface
-from meanfield_pde.simulation import Simulation
+from meanfield_pde import Attention, Measure, circle_mesh, sphere_mesh
+from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.surface import circle_surface, sphere_surface
+from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.wasserstein import wasserstein
 from tests.benchmarks.attention import CHUNK
 from tests.benchmarks.tables import Table, is_quick

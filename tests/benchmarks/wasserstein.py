@@ -17,8 +17,8 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 import ot
 
-from meanfield_pde.measure import Measure
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
+from meanfield_pde.wasserstein.measure import Measure
 
 # Atoms on each side, p, relative gap asked for, and whether POT (n x m memory) takes part.
 SMALL = [

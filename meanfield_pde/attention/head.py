@@ -1,0 +1,231 @@
+"""Attention: the matrices, the drift they make, and the velocity of a token.
+
+With B = Q^T K the mean value that a token at x sees is
+
+    finite beta        m(x) = ∫ exp(beta <B^T x, y>) y dmu(y) / ∫ exp(beta <B^T x, y>) dmu(y)
+    zero temperature   m(x) = B^T x / |B^T x|
+
+and it moves with v(x) = P_x V m(x), P_x = I - x x^T the projection on the tangent space at x.
+Without the denominator (`normalise=False`), as some codes have it, m(x) is the integral alone,
+
+    m(x) = ∫ exp(beta <B^T x, y>) y dmu(y),
+
+which for V = B = B^T makes v the gradient flow of (1/2 beta) ∬ exp(beta <x, By>) dmu dmu.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meanfield_pde.attention.sum import softmax
+from meanfield_pde.errors import InputError
+from meanfield_pde.support.npz import read_arrays
+
+# A query-key matrix whose smallest singular value is below this fraction of the largest is treated
+# as singular: B^T x then vanishes, to rounding, for some x.
+SINGULAR = 1e-12
+# exp() of more than this is out of the range of doubles, with room for the other factors.
+LARGEST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """A single attention head.
+
+    Attributes:
+        query: Q, k x d.
+        key: K, k x d.
+        value: V, d x d.
+        beta: inverse temperature, from 0 to infinity (`math.inf`: zero temperature).
+        normalise: whether the softmax has its denominator; without it beta |B| is limited to 700,
+            where the exponential overflows, and zero temperature has no meaning.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    beta: float
+    normalise: bool = True
+    key_query: np.ndarray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("query", "key", "value"):
+            object.__setattr__(self, name, _matrix(getattr(self, name), name))
+        query, key, value = self.query, self.key, self.value
+        d = value.shape[0]
+        if value.shape != (d, d):
+            raise InputError(f"attention.value must be square (d x d), got {_shape(value)}")
+        if d < 2:
+            raise InputError("attention.value must be at least 2 x 2: tokens live on S^(d-1)")
+        for name, matrix in (("query", query), ("key", key)):
+            if matrix.shape[1] != d:
+                raise InputError(
+                    f"attention.{name} must have as many columns as value ({d}), "
+                    f"got {_shape(matrix)}"
+                )
+        if query.shape[0] != key.shape[0]:
+            raise InputError(
+                "attention.query and attention.key must have the same number of rows, "
+                f"got {_shape(query)} and {_shape(key)}"
+            )
+        try:
+            beta = float(self.beta)
+        except (TypeError, ValueError):
+            raise InputError(f"attention.beta must be a number, got {self.beta!r}") from None
+        if not beta >= 0:  # also refuses nan
+            raise InputError(f"attention.beta must be >= 0 or infinite, got {beta}")
+        object.__setattr__(self, "beta", beta)
+        with np.errstate(over="ignore", invalid="ignore"):
+            key_query = key.T @ query
+            if not np.isfinite(value @ key_query).all():
+                raise InputError(
+                    "attention: the entries of query, key and value are so large that value "
+                    "key^T query overflows; scale them down"
+                )
+        object.__setattr__(self, "key_query", key_query)  # B^T, so that z = B^T x
+        if not isinstance(self.normalise, bool | np.bool_):
+            raise InputError(f"attention.normalise must be true or false, got {self.normalise!r}")
+        if not self.normalise:
+            self._check_exponent()
+        if self.zero_temperature:
+            singular = np.linalg.svd(self.key_query, compute_uv=False)
+            if not singular[-1] > SINGULAR * singular[0]:
+                raise InputError(
+                    "zero temperature (attention.beta = inf) needs B = query^T key to be "
+                    f"invertible, because m(x) = B^T x/|B^T x|; its singular values are "
+                    f"{np.array2string(singular, precision=3)}"
+                )
+
+    @property
+    def dimension(self) -> int:
+        """Dimension d of the space; tokens live on the sphere S^(d-1)."""
+        return int(self.value.shape[0])
+
+    @property
+    def B(self) -> np.ndarray:  # noqa: N802 (the name in the equation)
+        """B = Q^T K."""
+        return self.key_query.T
+
+    @property
+    def drift(self) -> np.ndarray:
+        """A = V B^T: at zero temperature x' = P_x A x / |B^T x|."""
+        return self.value @ self.key_query
+
+    @property
+    def zero_temperature(self) -> bool:
+        """Whether beta is infinite."""
+        return bool(np.isinf(self.beta))
+
+    def with_beta(self, beta: float) -> Attention:
+        """The same matrices at another inverse temperature."""
+        return Attention(self.query, self.key, self.value, beta, self.normalise)
+
+    def scores(self, x: np.ndarray) -> np.ndarray:
+        """The scores w = beta B^T x, row by row: the exponent of the softmax at y is <w, y>."""
+        return self.beta * (x @ self.key_query.T)
+
+    def mean(
+        self,
+        x: np.ndarray,
+        points: np.ndarray | None = None,
+        masses: np.ndarray | None = None,
+        *,
+        tolerance: float = 1e-12,
+    ) -> np.ndarray:
+        """The vector m(x) at each row of x, for the measure with these points and masses.
+
+        At zero temperature the measure does not matter, as long as its support is the whole
+        sphere; points and masses may then be left out.
+
+        Args:
+            x: N x d array of points on the sphere.
+            points: M x d array, the support of the measure.
+            masses: M weights >= 0, down to the smallest double; they need not sum to one.
+            tolerance: bound on the error of m, which lies in the unit ball; without the
+                denominator, relative to ∫ exp(beta <B^T x, y>) dmu(y).
+        """
+        x = np.atleast_2d(np.asarray(x, dtype=float))
+        if self.zero_temperature:
+            z = x @ self.key_query.T
+            return z / np.linalg.norm(z, axis=1, keepdims=True)
+        if points is None or masses is None:
+            raise InputError("at finite beta the mean value needs the points and masses")
+        with np.errstate(divide="ignore"):
+            log_masses = np.log(np.asarray(masses, dtype=float))
+        scores = self.scores(x)
+        mean, log_z = softmax(scores, points, log_masses, tolerance=tolerance)
+        if self.normalise:
+            return mean
+        return mean * np.exp(log_z - np.log(np.sum(masses)))[:, None]
+
+    def velocity(
+        self,
+        x: np.ndarray,
+        points: np.ndarray | None = None,
+        masses: np.ndarray | None = None,
+        *,
+        tolerance: float = 1e-12,
+    ) -> np.ndarray:
+        """Tangential velocity v(x) = P_x V m(x) at each row of x; arguments as for `mean`."""
+        x = np.atleast_2d(np.asarray(x, dtype=float))
+        push = self.mean(x, points, masses, tolerance=tolerance) @ self.value.T
+        return push - (push * x).sum(axis=1, keepdims=True) * x
+
+    def _check_exponent(self) -> None:
+        """Refuse an exponential, not divided by its integral, that is out of range."""
+        if self.zero_temperature:
+            raise InputError(
+                "attention.normalise = false has no meaning at zero temperature (attention.beta = "
+                "inf): the integral of exp(beta <Qx, Ky>) is infinite; give a finite beta"
+            )
+        largest = self.beta * float(np.linalg.norm(self.key_query, 2))
+        if not largest <= LARGEST_EXPONENT:
+            raise InputError(
+                f"attention.normalise = false: exp(beta <Qx, Ky>) overflows, beta |Q^T K| = "
+                f"{largest:.4g} must be at most {LARGEST_EXPONENT:g}; lower attention.beta"
+            )
+
+    @classmethod
+    def read(cls, path: str | Path, beta: float) -> Attention:
+        """Read the arrays `query`, `key` and `value` from an `.npz` file."""
+        weights = read_weights(path)
+        return cls(weights["query"], weights["key"], weights["value"], beta)
+
+
+def read_weights(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays `query`, `key`, `value` of an `.npz` file."""
+    try:
+        arrays = read_arrays(path)
+    except InputError as error:
+        raise InputError(f"{path}: not a readable .npz file of weights ({error})") from None
+    for name in ("query", "key", "value"):
+        if name not in arrays:
+            raise InputError(f"{path}: the array '{name}' is missing; found {sorted(arrays)}")
+    return {name: arrays[name] for name in ("query", "key", "value")}
+
+
+def _matrix(given: Any, name: str) -> np.ndarray:
+    try:
+        entries = np.asarray(given)
+        # Complex numbers made float would lose their imaginary parts with no more than a warning.
+        matrix = np.array(entries, dtype=complex if np.iscomplexobj(entries) else float)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"attention.{name} must be a matrix of numbers whose rows have equal length"
+        ) from None
+    if np.iscomplexobj(matrix):
+        raise InputError(f"attention.{name} must have real entries, got complex numbers")
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise InputError(f"attention.{name} must be a matrix, got an array of shape {matrix.shape}")
+    if not np.isfinite(matrix).all():
+        raise InputError(f"attention.{name} must have finite entries, got {matrix.tolist()}")
+    matrix.setflags(write=False)
+    return matrix
+
+
+def _shape(matrix: np.ndarray) -> str:
+    return " x ".join(str(n) for n in matrix.shape)

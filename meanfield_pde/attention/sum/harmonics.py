@@ -1,0 +1,186 @@
+"""Compiled loops of the low-rank path: moments of the sources, sums at the targets.
+
+Terms are numbered order by order: those of order m are offset[m] to offset[m + 1], of degrees
+m, m + 1, ... Two degrees are taken at a time, so that p_(k-1) and p_(k-2) change places without a
+copy; the last one is idle if their number is odd.
+
+Compiled functions carry no types here: numba compiles them for the arguments it meets.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from meanfield_pde.attention.sum.tiles import FAST
+from meanfield_pde.attention.sum.tree import TILE
+
+GROUPS = 32  # sources are summed in so many groups, which are added up in this order
+_CHUNK = 64  # sources whose harmonics are computed at once
+_BATCH = 8  # tiles of targets whose harmonics are computed at once
+_LANES = _BATCH * TILE
+_AHEAD = 24  # degrees beyond the last at which the ratios of Bessel functions are started
+
+
+@numba.njit(cache=True, parallel=True, fastmath=FAST)
+def moments(points, masses, groups, first, second, start, offset):  # type: ignore[no-untyped-def]
+    """sum_j M_j p_km(z_j) e^(i m f_j) for each group of sources listed, groups x 2 x terms."""
+    result = np.zeros((groups.size, 2, first.size))
+    share = -(-masses.size // GROUPS)
+    for position in numba.prange(groups.size):
+        begin = groups[position] * share
+        end = min(begin + share, masses.size)
+        z, sine, power = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK)
+        one, two = np.empty(_CHUNK), np.empty(_CHUNK)
+        even, odd = np.empty(_CHUNK), np.empty(_CHUNK)  # M cos m f, M sin m f
+        turn_x, turn_y = np.empty(_CHUNK), np.empty(_CHUNK)
+        real, imaginary = result[position, 0], result[position, 1]
+        for chunk in range(begin, end, _CHUNK):
+            for i in range(_CHUNK):
+                j = min(chunk + i, end - 1)
+                x, y = points[0, j], points[1, j]
+                across = math.sqrt(x * x + y * y)
+                z[i] = points[2, j]
+                sine[i] = across
+                turn_x[i] = x / across if across > 0 else 1.0
+                turn_y[i] = y / across if across > 0 else 0.0
+                even[i] = masses[j] if chunk + i < end else 0.0
+                odd[i] = 0.0
+                power[i] = 1.0
+            for m in range(start.size):
+                scale, sum_even, sum_odd = start[m], 0.0, 0.0
+                for i in range(_CHUNK):
+                    one[i] = scale * power[i]
+                    two[i] = 0.0
+                    sum_even += one[i] * even[i]
+                    sum_odd += one[i] * odd[i]
+                real[offset[m]] += sum_even
+                imaginary[offset[m]] += sum_odd
+                for term in range(offset[m] + 1, offset[m + 1], 2):
+                    after = min(term + 1, offset[m + 1] - 1)
+                    f, s, g, t = first[term], second[term], first[after], second[after]
+                    sum_even, sum_odd, next_even, next_odd = 0.0, 0.0, 0.0, 0.0
+                    for i in range(_CHUNK):
+                        here = f * z[i] * one[i] - s * two[i]
+                        there = g * z[i] * here - t * one[i]
+                        two[i] = here
+                        one[i] = there
+                        sum_even += here * even[i]
+                        sum_odd += here * odd[i]
+                        next_even += there * even[i]
+                        next_odd += there * odd[i]
+                    real[term] += sum_even
+                    imaginary[term] += sum_odd
+                    if after > term:
+                        real[after] += next_even
+                        imaginary[after] += next_odd
+                for i in range(_CHUNK):
+                    power[i] *= sine[i]
+                    kept = even[i]
+                    even[i] = kept * turn_x[i] - odd[i] * turn_y[i]
+                    odd[i] = kept * turn_y[i] + odd[i] * turn_x[i]
+    return result
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _weights(r, dimension, weight):  # type: ignore[no-untyped-def]
+    """Rows (2 k + 1) i_k(r) or (2 - [k = 0]) I_k(r), divided by their sum, which is e^r.
+
+    The ratios of neighbours come from the top down, from an estimate whose error shrinks by the
+    square of a ratio with every step.
+    """
+    size = weight.shape[0]
+    ratio = np.empty(_LANES)
+    top = size + _AHEAD
+    for i in range(_LANES):
+        ratio[i] = r[i] / (top + math.sqrt(top * top + r[i] * r[i]))
+    for k in range(top, 0, -1):
+        for i in range(_LANES):
+            ratio[i] = r[i] / (r[i] * ratio[i] + (2 * k + dimension - 2))
+        if k < size:
+            weight[k] = ratio
+    total, product = np.ones(_LANES), np.ones(_LANES)
+    weight[0] = 1.0
+    for k in range(1, size):
+        multiplicity = 2.0 * k + 1 if dimension == 3 else 2.0
+        for i in range(_LANES):
+            product[i] *= weight[k, i]
+            weight[k, i] = multiplicity * product[i]
+            total[i] += weight[k, i]
+    for k in range(size):
+        for i in range(_LANES):
+            weight[k, i] /= total[i]
+
+
+@numba.njit(cache=True, parallel=True, fastmath=FAST)
+def sums(scores, tiles, fields, first, second, start, offset, dimension):  # type: ignore[no-untyped-def]
+    """The four sums at the targets of the tiles listed, times e^-r: 4 x targets."""
+    out = np.empty((4, tiles.size * TILE))
+    batches = -(-tiles.size // _BATCH)
+    for batch in numba.prange(batches):
+        weight = np.empty((start.size, _LANES))
+        r, z, sine = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
+        turn_x, turn_y = np.empty(_LANES), np.empty(_LANES)
+        even, odd, power = (
+            np.ones(_LANES),
+            np.zeros(_LANES),
+            np.ones(_LANES),
+        )  # cos m f, sin m f, sine^m
+        one, two = np.empty(_LANES), np.empty(_LANES)
+        part, total = np.empty((8, _LANES)), np.zeros((4, _LANES))
+        for i in range(_LANES):
+            # A last batch that is not full repeats its last target.
+            place = min(batch * _LANES + i, tiles.size * TILE - 1)
+            target = tiles[place // TILE] * TILE + place % TILE
+            a, b, c = scores[0, target], scores[1, target], scores[2, target]
+            across = math.sqrt(a * a + b * b)
+            r[i] = math.sqrt(across * across + c * c)
+            z[i] = c / r[i] if r[i] > 0 else 1.0
+            sine[i] = across / r[i] if r[i] > 0 else 0.0
+            turn_x[i] = a / across if across > 0 else 1.0
+            turn_y[i] = b / across if across > 0 else 0.0
+        _weights(r, dimension, weight)
+        for m in range(start.size):
+            scale, q = start[m], fields[offset[m]]
+            for i in range(_LANES):
+                one[i] = scale * power[i]
+                two[i] = 0.0
+                here = one[i] * weight[m, i]
+                for k in range(8):
+                    part[k, i] = here * q[k]
+            for term in range(offset[m] + 1, offset[m + 1], 2):
+                after = min(term + 1, offset[m + 1] - 1)
+                f, s, g, t = first[term], second[term], first[after], second[after]
+                k = m + term - offset[m]
+                above = k + after - term
+                idle = 1.0 if after > term else 0.0
+                q, p = fields[term], fields[after]
+                for i in range(_LANES):
+                    here = f * z[i] * one[i] - s * two[i]
+                    there = g * z[i] * here - t * one[i]
+                    two[i] = here
+                    one[i] = there
+                    here *= weight[k, i]
+                    there *= weight[above, i] * idle
+                    part[0, i] += here * q[0] + there * p[0]
+                    part[1, i] += here * q[1] + there * p[1]
+                    part[2, i] += here * q[2] + there * p[2]
+                    part[3, i] += here * q[3] + there * p[3]
+                    part[4, i] += here * q[4] + there * p[4]
+                    part[5, i] += here * q[5] + there * p[5]
+                    part[6, i] += here * q[6] + there * p[6]
+                    part[7, i] += here * q[7] + there * p[7]
+            for i in range(_LANES):
+                for k in range(4):
+                    total[k, i] += part[2 * k, i] * even[i] + part[2 * k + 1, i] * odd[i]
+                power[i] *= sine[i]
+                kept = even[i]
+                even[i] = kept * turn_x[i] - odd[i] * turn_y[i]
+                odd[i] = kept * turn_y[i] + odd[i] * turn_x[i]
+        begin = batch * _LANES
+        end = min(begin + _LANES, tiles.size * TILE)
+        for k in range(4):
+            out[k, begin:end] = total[k, : end - begin]
+    return out

@@ -1,0 +1,116 @@
+"""Sources in a tree and targets in tiles, sorted once; only the masses change between steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meanfield_pde.attention.sum.tiles import (
+    NO_MASS,
+    summarise_leaves,
+    summarise_nodes,
+    survey,
+    tile_sums,
+)
+from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, bisect, boxes
+from meanfield_pde.errors import InputError
+
+# Beyond this the rounding of a score is as large as the differences that decide a softmax.
+LARGEST_SCORE = 1e14
+
+
+class Sources:
+    """The points y_j, sorted into the tree once, and the masses last loaded.
+
+    Attributes:
+        count, dimension: of the points given.
+        leaves, nodes: numbers of groups of the two lower levels.
+        on_sphere: whether every |y_j| is one to rounding.
+        largest: the largest log mass loaded.
+    """
+
+    def __init__(self, points: np.ndarray) -> None:
+        self.count, self.dimension = points.shape
+        order = np.concatenate(bisect(points, (TOP, NODE, LEAF)))
+        # The last leaf is filled up with copies of its last point, which never have any mass.
+        self._order = np.append(order, np.full(-self.count % LEAF, self.count))
+        ordered = np.zeros((self.count, 3))
+        ordered[:, : self.dimension] = points[order]
+        padded = np.concatenate([ordered, np.repeat(ordered[-1:], -self.count % LEAF, axis=0)])
+        self.points = np.ascontiguousarray(padded.T)
+        self._boxes = tuple(boxes(ordered, size) for size in (LEAF, NODE, TOP))
+        self.leaves, self.nodes = len(self._boxes[0]), len(self._boxes[1])
+        self.on_sphere = bool((np.abs(np.linalg.norm(points, axis=1) - 1) < 1e-15).all())
+        self._given = np.full(self.count + 1, NO_MASS)
+        self._group_log_mass = tuple(np.empty(len(box)) for box in self._boxes)
+        self._group_mean = tuple(np.empty((3, len(box))) for box in self._boxes)
+        self._log_masses = np.empty(len(self._order))
+        self.largest = NO_MASS
+
+    def load(self, log_masses: np.ndarray) -> None:
+        """Take the logs of the masses, in the order of the points given."""
+        np.maximum(log_masses, NO_MASS, out=self._given[:-1])
+        self._log_masses = self._given[self._order]
+        self.largest = float(self._given.max())
+        log_mass, mean = self._group_log_mass, self._group_mean
+        summarise_leaves(self.points, self._log_masses, log_mass[0], mean[0])
+        for level in (1, 2):
+            summarise_nodes(log_mass[level - 1], mean[level - 1], log_mass[level], mean[level])
+
+    def scaled_masses(self) -> np.ndarray:
+        """The masses loaded, in the order of the tree, as parts of the largest."""
+        return np.exp(self._log_masses - self.largest)
+
+    def sums(self, scores: np.ndarray, tiles: np.ndarray, tolerance: float) -> np.ndarray:
+        """Rows m_x, m_y, m_z, log Z for the targets of the tiles listed; scores are 3 x N."""
+        out = np.empty((4, len(tiles) * TILE))
+        tile_sums(scores, tiles, self._tree(), self._slack(tolerance), out)
+        return out
+
+    def survey(
+        self, scores: np.ndarray, tiles: np.ndarray, tolerance: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """For the tiles listed: leaves to visit, and lower bounds of log Z (tiles x TILE)."""
+        visits = np.empty(len(tiles))
+        log_z = np.empty((len(tiles), TILE))
+        survey(scores, tiles, self._tree(), self._slack(tolerance), visits, log_z)
+        return visits, log_z
+
+    def _slack(self, tolerance: float) -> float:
+        return math.log(tolerance / (2 * self.leaves))
+
+    def _tree(self) -> tuple[Any, ...]:
+        return (
+            self.points,
+            self._log_masses,
+            self._group_mean[1],
+            self._boxes,
+            self._group_log_mass,
+        )
+
+
+class Targets:
+    """Targets sorted into tiles by the points `where`, with their scores w."""
+
+    def __init__(self, where: np.ndarray, scores: np.ndarray) -> None:
+        check_scores(scores)
+        order = np.concatenate(bisect(where, (TILE,)))
+        self.count = len(where)
+        # The last tile is filled up with copies of its last target.
+        self.order = np.append(order, np.full(-len(order) % TILE, order[-1]))
+        self.tiles = len(self.order) // TILE
+        self.scores = np.zeros((3, len(self.order)))
+        self.scores[: scores.shape[1]] = scores[self.order].T
+        self.lengths = np.linalg.norm(self.scores, axis=0)
+
+
+def check_scores(scores: np.ndarray) -> None:
+    """InputError unless the scores are finite numbers whose differences mean something."""
+    largest = float(np.abs(scores).max(initial=0.0))
+    if not largest <= LARGEST_SCORE:
+        raise InputError(
+            f"the scores beta B^T x must be finite and at most {LARGEST_SCORE:g}, got "
+            f"{largest:g}; for lower temperatures set beta = inf"
+        )

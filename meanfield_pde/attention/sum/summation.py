@@ -1,0 +1,191 @@
+"""The attention sum for fixed sources and targets, by whichever way is quicker.
+
+Work is handed out in tiles of targets and groups of sources, and does not depend on how many
+threads or ranks there are: the results are the same bit for bit on every number of either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numba
+import numpy as np
+
+from meanfield_pde.attention.sum import cost_model
+from meanfield_pde.attention.sum.harmonics import GROUPS
+from meanfield_pde.attention.sum.low_rank import Expansion, all_groups, degree_for
+from meanfield_pde.attention.sum.sources import Sources, Targets, check_scores
+from meanfield_pde.attention.sum.tree import TILE
+from meanfield_pde.errors import InputError
+
+# Up to so many terms the plain sum is done before sources and targets would have been sorted.
+FEW_TERMS = 500_000
+
+
+# To start a thread, and to wait for it, is worth while for so many nanoseconds of work each.
+WORK_PER_THREAD = 500_000.0
+
+
+class AttentionSum:
+    """Softmax means and log Z at fixed targets for masses at fixed sources.
+
+    Usage: `load` the masses; if `estimate.use_low_rank`, add up the `moments` of all groups; then
+    the `sums` of all tiles, in any parts. `evaluate` does all of it.
+    """
+
+    def __init__(
+        self, points: np.ndarray, where: np.ndarray, scores: np.ndarray, tolerance: float
+    ) -> None:
+        self.sources = Sources(points)
+        self.targets = Targets(where, scores)
+        self._tolerance = tolerance
+        count = min(cost_model.SURVEYED, self.targets.tiles)
+        self._surveyed = np.linspace(0, self.targets.tiles - 1, count).astype(np.int64)
+        self._expansion: Expansion | None = None
+        dimension = self.sources.dimension
+        longest = float(self.targets.lengths.max())
+        if self.sources.on_sphere and dimension in (2, 3):
+            degree = degree_for(longest, tolerance, dimension)
+            if degree is not None:
+                self._expansion = Expansion(dimension, degree, longest)
+        self.estimate: cost_model.Estimate
+
+    def load(self, log_masses: np.ndarray) -> None:
+        """Take the logs of the masses of all sources, and choose how to compute their sums."""
+        sources, targets, expansion = self.sources, self.targets, self._expansion
+        sources.load(log_masses)
+        visits, log_z = sources.survey(targets.scores, self._surveyed, self._tolerance)
+        untrusted = 0.0
+        if expansion is not None:
+            self._masses = sources.scaled_masses()
+            # Z e^-r, relative to the largest mass as the expansion has it, must be at least this.
+            self._smallest = 2 * expansion.error / self._tolerance * float(self._masses.sum())
+            lengths = targets.lengths.reshape(-1, TILE)[self._surveyed]
+            low = log_z - lengths - sources.largest < math.log(self._smallest)
+            untrusted = float(low.any(axis=1).mean())
+        self.estimate = cost_model.estimate(
+            sources=sources.count,
+            leaves=sources.leaves,
+            nodes=sources.nodes,
+            tiles=targets.tiles,
+            targets=targets.count,
+            visits=float(visits.mean()),
+            terms=None if expansion is None else expansion.terms,
+            degree=None if expansion is None else expansion.degree,
+            untrusted=untrusted,
+        )
+
+    def moments(self, groups: np.ndarray) -> np.ndarray:
+        """The moments of the groups of sources listed, for the expansion; to be added up."""
+        assert self._expansion is not None
+        with self._threads(len(groups) / GROUPS):
+            return self._expansion.moments(self.sources.points, self._masses, groups)
+
+    def sums(self, tiles: np.ndarray, total: np.ndarray | None) -> np.ndarray:
+        """Rows m_x, m_y, m_z, log Z for the targets of the tiles listed.
+
+        Args:
+            tiles: numbers of the tiles.
+            total: the sum of all moments; None computes everything by tiles.
+        """
+        with self._threads(len(tiles) / self.targets.tiles):
+            if total is None or self._expansion is None:
+                return self.sources.sums(self.targets.scores, tiles, self._tolerance)
+            return self._sums_by_expansion(self._expansion, tiles, total)
+
+    def _sums_by_expansion(
+        self, expansion: Expansion, tiles: np.ndarray, total: np.ndarray
+    ) -> np.ndarray:
+        scores = self.targets.scores
+        out = expansion.sums(scores, tiles, total)
+        trusted = (out[3] >= self._smallest).reshape(-1, TILE).all(axis=1)
+        z = np.maximum(out[3], self._smallest)
+        out[:3] /= z
+        lengths = self.targets.lengths.reshape(-1, TILE)[tiles].ravel()
+        out[3] = np.log(z) + lengths + self.sources.largest
+        if not trusted.all():
+            # Z is small beside e^r there: few sources matter, and tiles are at their best.
+            others = self.sources.sums(scores, tiles[~trusted], self._tolerance)
+            out.reshape(4, -1, TILE)[:, ~trusted] = others.reshape(4, -1, TILE)
+        return out
+
+    @contextmanager
+    def _threads(self, share: float) -> Iterator[None]:
+        """No more threads than a share of the work keeps busy; they do not change the results."""
+        allowed = numba.get_num_threads()
+        useful = int(share * self.estimate.chosen / WORK_PER_THREAD)
+        numba.set_num_threads(max(1, min(allowed, useful)))
+        try:
+            yield
+        finally:
+            numba.set_num_threads(allowed)
+
+    def evaluate(self, log_masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means, N x d, and log Z, in the order of the targets given."""
+        self.load(log_masses)
+        total = None
+        if self.estimate.use_low_rank:
+            total = self.moments(all_groups()).sum(axis=0)
+        sums = self.sums(np.arange(self.targets.tiles), total)
+        result = np.empty((4, self.targets.count))
+        result[:, self.targets.order] = sums
+        return np.ascontiguousarray(result[: self.sources.dimension].T), result[3]
+
+
+def softmax_mean(
+    scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray, *, tolerance: float = 1e-12
+) -> np.ndarray:
+    """Softmax mean m_i for each row w_i of scores; points are M x d, log_masses M numbers.
+
+    The error of m_i is at most tolerance (plus rounding) times the largest |y_j|.
+    """
+    return softmax(scores, points, log_masses, tolerance=tolerance)[0]
+
+
+def log_partition(
+    scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray, *, tolerance: float = 1e-12
+) -> np.ndarray:
+    """The logarithm of Z_i, to `tolerance`; arguments as for `softmax_mean`."""
+    return softmax(scores, points, log_masses, tolerance=tolerance)[1]
+
+
+def softmax(
+    scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray, *, tolerance: float = 1e-12
+) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax means and log Z at once; arguments as for `softmax_mean`."""
+    points = np.atleast_2d(np.asarray(points, dtype=float))
+    if scores.shape[1] != points.shape[1] or log_masses.shape != (len(points),):
+        raise InputError(
+            f"targets, points and masses do not fit together: {scores.shape}, {points.shape} and "
+            f"{log_masses.shape}"
+        )
+    if not (np.isfinite(points).all() and (log_masses < np.inf).all()):
+        raise InputError("the points and masses of an attention sum must be finite numbers")
+    if not (log_masses > -np.inf).any():
+        raise InputError("an attention sum needs at least one mass above zero")
+    check_scores(scores)
+    if points.shape[1] > 3 or len(scores) * len(points) <= FEW_TERMS:
+        return plain_softmax(scores, points, log_masses)
+    if not len(scores):
+        return np.empty((0, points.shape[1])), np.empty(0)
+    return AttentionSum(points, scores, scores, tolerance).evaluate(log_masses)
+
+
+def plain_softmax(
+    scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """All terms of the sums, in chunks of targets: for few points, or in higher dimensions."""
+    mean = np.empty((len(scores), points.shape[1]))
+    log_sum = np.empty(len(scores))
+    chunk = max(1, 2_000_000 // len(points))
+    for start in range(0, len(scores), chunk):
+        part = slice(start, start + chunk)
+        exponent = scores[part] @ points.T + log_masses
+        largest = exponent.max(axis=1, keepdims=True)
+        weight = np.exp(exponent - largest)
+        total = weight.sum(axis=1)
+        mean[part] = weight @ points / total[:, None]
+        log_sum[part] = largest[:, 0] + np.log(total)
+    return mean, log_sum

@@ -1,0 +1,221 @@
+"""The sum itself: tiles of targets against the leaves of the tree of sources, with pruning.
+
+Compiled functions carry no types here: numba compiles them for the arguments it meets.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from meanfield_pde.attention.sum.tree import BRANCH, LEAF, NODE, TILE
+
+NO_MASS = -1e290  # log of a mass of zero: finite, so that no inf - inf arises in vector code
+# Exponents above this are never handed to the vector exponential: such leaves take the safe path.
+LARGEST_EXPONENT = 600.0
+LOG2_E = 1.4426950408889634
+# Fused operations are allowed; signs of zero and infinities do not matter here. Reassociation is
+# not: what numba compiles in a first run would round otherwise than what it finds in its cache.
+FAST = {"contract", "nsz", "nnan", "ninf"}
+
+
+@numba.njit(inline="always")
+def _power_of_two(x):  # type: ignore[no-untyped-def]
+    """2^x to 3e-16 for -1020 <= x < 1023, smaller x taken as -1020; it vectorises.
+
+    x = k + f with |f| <= 1/2; 2^f is a polynomial of degree 10, which interpolates at Chebyshev
+    nodes, and k is added to its exponent.
+    """
+    x = max(x, -1020.0)
+    k = np.floor(x + 0.5)
+    f = x - k
+    p = 7.072585949269224e-09
+    p = p * f + 1.0208690299958306e-07
+    p = p * f + 1.321544258792169e-06
+    p = p * f + 1.5252657260200837e-05
+    p = p * f + 0.0001540353044173605
+    p = p * f + 0.0013333558230164974
+    p = p * f + 0.009618129107606888
+    p = p * f + 0.05550410866444772
+    p = p * f + 0.24022650695910097
+    p = p * f + 0.69314718055995
+    p = p * f + 1.0
+    return np.int64(np.float64(p).view(np.int64) + (np.int64(k) << 52)).view(np.float64)
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def summarise_leaves(points, log_masses, log_mass, mean):  # type: ignore[no-untyped-def]
+    """Log mass and mass-weighted mean point of each leaf of the sources."""
+    share = np.empty(LEAF)
+    for k in range(log_mass.size):
+        start = k * LEAF
+        largest = NO_MASS
+        for j in range(LEAF):
+            largest = max(largest, log_masses[start + j])
+        total, x, y, z = 0.0, 0.0, 0.0, 0.0
+        for j in range(LEAF):
+            share[j] = _power_of_two((log_masses[start + j] - largest) * LOG2_E)
+            total += share[j]
+            x += share[j] * points[0, start + j]
+            y += share[j] * points[1, start + j]
+            z += share[j] * points[2, start + j]
+        mean[0, k], mean[1, k], mean[2, k] = x / total, y / total, z / total
+        log_mass[k] = largest + math.log(total)
+
+
+@numba.njit(cache=True)
+def summarise_nodes(child_log_mass, child_mean, log_mass, mean):  # type: ignore[no-untyped-def]
+    """The same for the nodes of the level above."""
+    for k in range(log_mass.size):
+        start, stop = k * BRANCH, min((k + 1) * BRANCH, child_log_mass.size)
+        largest = child_log_mass[start:stop].max()
+        total = 0.0
+        mean[:, k] = 0.0
+        for j in range(start, stop):
+            share = math.exp(child_log_mass[j] - largest)
+            total += share
+            for i in range(3):
+                mean[i, k] += share * child_mean[i, j]
+        mean[:, k] /= total
+        log_mass[k] = largest + math.log(total)
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _raise_to_largest_term(a, b, c, points, log_masses, start, stop, reference):  # type: ignore[no-untyped-def]
+    """Raise the reference of each target to the largest of some terms.
+
+    A number of targets known in advance would be unrolled, and then not be computed in vectors.
+    """
+    for j in range(start, stop):
+        x, y, z, mass = points[0, j], points[1, j], points[2, j], log_masses[j]
+        for i in range(reference.size):
+            term = a[i] * x + b[i] * y + c[i] * z + mass
+            reference[i] = term if term > reference[i] else reference[i]
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _references(a, b, c, points, log_masses, node_mean, node_log_mass, reference):  # type: ignore[no-untyped-def]
+    """A lower bound of log Z for each target: Jensen's for the best node, and its largest term."""
+    best = np.zeros(TILE, np.int64)
+    reference[:] = 2 * NO_MASS
+    for k in range(node_log_mass.size):
+        x, y, z, mass = node_mean[0, k], node_mean[1, k], node_mean[2, k], node_log_mass[k]
+        for i in range(TILE):
+            low = a[i] * x + b[i] * y + c[i] * z + mass
+            best[i] = k if low > reference[i] else best[i]
+            reference[i] = max(reference[i], low)
+    # Jensen's bound is loose by up to |w| times the size of the node; a term is exact. The targets
+    # of a tile have few best nodes between them.
+    for i in range(TILE):
+        node = best[i]
+        if node in best[:i]:
+            continue
+        stop = min((node + 1) * NODE, log_masses.size)
+        _raise_to_largest_term(a, b, c, points, log_masses, node * NODE, stop, reference)
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _reaches(a, b, c, reference, box, log_mass, least):  # type: ignore[no-untyped-def]
+    """Whether a group's log sum may exceed the reference by `least` for a target of the tile.
+
+    Targets are counted, because a largest value would not be found in vectors.
+    """
+    count = 0
+    for i in range(TILE):
+        high = a[i] * box[0] + b[i] * box[1] + c[i] * box[2]
+        high += abs(a[i] * box[3] + b[i] * box[4] + c[i] * box[5])
+        high += abs(a[i] * box[6] + b[i] * box[7] + c[i] * box[8])
+        high += abs(a[i] * box[9] + b[i] * box[10] + c[i] * box[11])
+        count += 1 if high + log_mass - reference[i] >= least else 0
+    return count > 0
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves):  # type: ignore[no-untyped-def]
+    """Write the leaves that may count for a tile to `leaves`, and give their number."""
+    leaf_box, node_box, top_box = boxes
+    leaf_log_mass, node_log_mass, top_log_mass = group_log_masses
+    count = 0
+    for top in range(top_log_mass.size):
+        if not _reaches(a, b, c, reference, top_box[top], top_log_mass[top], slack):
+            continue
+        for node in range(top * BRANCH, min((top + 1) * BRANCH, node_log_mass.size)):
+            if not _reaches(a, b, c, reference, node_box[node], node_log_mass[node], slack):
+                continue
+            for leaf in range(node * BRANCH, min((node + 1) * BRANCH, leaf_log_mass.size)):
+                if _reaches(a, b, c, reference, leaf_box[leaf], leaf_log_mass[leaf], slack):
+                    leaves[count] = leaf
+                    count += 1
+    return count
+
+
+@numba.njit(cache=True, parallel=True, fastmath=FAST)
+def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
+    """For each tile listed, the means of y and log Z as columns of `out`."""
+    points, log_masses, node_mean, boxes, group_log_masses = tree
+    leaf_box, leaf_log_mass, node_log_mass = boxes[0], group_log_masses[0], group_log_masses[1]
+    for position in numba.prange(tiles.size):
+        first = tiles[position] * TILE
+        a = scores[0, first : first + TILE]
+        b = scores[1, first : first + TILE]
+        c = scores[2, first : first + TILE]
+        reference = np.empty(TILE)
+        _references(a, b, c, points, log_masses, node_mean, node_log_mass, reference)
+        leaves = np.empty(leaf_log_mass.size, np.int64)
+        found = _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
+        level = reference * LOG2_E
+        total = np.zeros(TILE)
+        sum_x = np.zeros(TILE)
+        sum_y = np.zeros(TILE)
+        sum_z = np.zeros(TILE)
+        for leaf in leaves[:found]:
+            start = leaf * LEAF
+            if _reaches(
+                a, b, c, reference, leaf_box[leaf], leaf_log_mass[leaf], LARGEST_EXPONENT
+            ):  # only for very long w: move the reference
+                before = reference.copy()
+                stop = start + LEAF
+                _raise_to_largest_term(a, b, c, points, log_masses, start, stop, reference)
+                for i in range(TILE):
+                    shrink = math.exp(before[i] - reference[i])
+                    total[i] *= shrink
+                    sum_x[i] *= shrink
+                    sum_y[i] *= shrink
+                    sum_z[i] *= shrink
+                    level[i] = reference[i] * LOG2_E
+            for j in range(start, start + LEAF):
+                x, y, z = points[0, j], points[1, j], points[2, j]
+                # As powers of two, so that the logarithm of 2 drops out of the exponential.
+                u, v, w = x * LOG2_E, y * LOG2_E, z * LOG2_E
+                mass = log_masses[j] * LOG2_E
+                for i in range(TILE):
+                    weight = _power_of_two(a[i] * u + b[i] * v + c[i] * w + (mass - level[i]))
+                    total[i] += weight
+                    sum_x[i] += weight * x
+                    sum_y[i] += weight * y
+                    sum_z[i] += weight * z
+        place = position * TILE
+        for i in range(TILE):
+            out[0, place + i] = sum_x[i] / total[i]
+            out[1, place + i] = sum_y[i] / total[i]
+            out[2, place + i] = sum_z[i] / total[i]
+            out[3, place + i] = reference[i] + math.log(total[i])
+
+
+@numba.njit(cache=True)
+def survey(scores, tiles, tree, slack, visits, log_z):  # type: ignore[no-untyped-def]
+    """What the tiles listed would cost: leaves visited, and the bounds from below of log Z."""
+    points, log_masses, node_mean, boxes, group_log_masses = tree
+    leaves = np.empty(group_log_masses[0].size, np.int64)
+    for position in range(tiles.size):
+        first = tiles[position] * TILE
+        a = scores[0, first : first + TILE]
+        b = scores[1, first : first + TILE]
+        c = scores[2, first : first + TILE]
+        reference = log_z[position]
+        _references(a, b, c, points, log_masses, node_mean, group_log_masses[1], reference)
+        visits[position] = _leaves_in_reach(
+            a, b, c, reference, boxes, group_log_masses, slack, leaves
+        )

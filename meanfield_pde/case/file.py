@@ -1,0 +1,269 @@
+"""Case files: TOML in, `Case` out.
+
+Nothing is silently ignored: an unknown section, an unknown key, or a key that does not belong to
+the chosen kind is an error, of one line, that names the file, the key and what was expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import reprlib
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from meanfield_pde.attention.head import read_weights
+from meanfield_pde.attention.layers import MATRICES, AttentionLike, from_arrays
+from meanfield_pde.case.case import (
+    DIMENSIONS,
+    Case,
+    CompareCase,
+    MeshCase,
+    OutputCase,
+    SolverCase,
+    TimeCase,
+    check_dimension,
+)
+from meanfield_pde.errors import InputError
+from meanfield_pde.initial.densities import (
+    Component,
+    ExpressionDensity,
+    Initial,
+    Tokens,
+    Uniform,
+    VonMises,
+)
+from meanfield_pde.support.checks import choice, did_you_mean, input_path, real
+
+Table = dict[str, Any]
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "attention": (*MATRICES, "weights", "beta", "normalise", "layer_duration"),
+    "initial": ("kind", "components", "density", "path"),
+} | {
+    name: tuple(key.name for key in fields(section))
+    for name, section in (
+        ("mesh", MeshCase),
+        ("solver", SolverCase),
+        ("time", TimeCase),
+        ("compare", CompareCase),
+        ("output", OutputCase),
+    )
+}
+# The keys besides `kind` that each kind takes.
+MESH_KEYS = {"circle": ("cells", "grade"), "sphere": ("cells", "grade"), "file": ("path",)}
+INITIAL_KEYS: dict[str, tuple[str, ...]] = {
+    "uniform": (),
+    "von-mises": ("components",),
+    "expression": ("density",),
+    "tokens": ("path",),
+}
+COMPONENT_KEYS = tuple(key.name for key in fields(Component))
+
+
+def read_case(
+    path: str | Path, *, until: float | None = None, output: str | Path | None = None
+) -> Case:
+    """Read and check a case file.
+
+    Paths of inputs are relative to the folder of the case file, the output directory to the
+    current directory; its default is results/<name of the case file>.
+
+    Args:
+        path: the TOML file.
+        until: replaces [time] until; listed times to save beyond it are left out.
+        output: replaces [output] directory.
+    """
+    path = Path(path)
+    try:
+        return _case(_sections(_load(path)), path, until, output)
+    except InputError as error:
+        message = " ".join(str(error).split())  # numpy breaks the lines of what it prints
+        raise InputError(f"{path}: {message}") from None
+
+
+def _load(path: Path) -> Table:
+    if not path.is_file():
+        stems = [one.stem for one in path.parent.glob("*.toml")]
+        close = difflib.get_close_matches(path.stem, stems, n=1)
+        near = f"; did you mean '{close[0]}.toml'?" if close else ""
+        raise InputError(f"no such case file{near}")
+    try:
+        return parse(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"not a readable case file ({error})") from None
+
+
+def parse(text: str) -> Table:
+    """The text of a case file as nested tables, not yet checked; InputError unless it is TOML."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"not valid TOML: {error}") from None
+    except RecursionError:
+        raise InputError("not valid TOML: brackets are nested too deeply") from None
+
+
+def _sections(document: Table) -> dict[str, Table]:
+    """The sections that are there, each a table without unknown keys."""
+    for name, table in document.items():
+        if name not in SECTIONS:
+            homes = [section for section, keys in SECTIONS.items() if name in keys]
+            if homes and not isinstance(table, dict):
+                raise InputError(f"key '{name}' must stand below [{'] or ['.join(homes)}]")
+            raise InputError(
+                f"unknown section [{name}]{did_you_mean(name, SECTIONS)} "
+                f"(known: {', '.join(SECTIONS)})"
+            )
+        if not isinstance(table, dict):
+            raise InputError(f"[{name}] must be a section, got {name} = {reprlib.repr(table)}")
+        _check_keys(table, SECTIONS[name], f"[{name}]")
+    return document
+
+
+def _case(sections: dict[str, Table], path: Path, until: float | None, output: Any) -> Case:
+    attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
+    _require(sections, "attention", *attention_keys, "beta")
+    attention = _attention(sections["attention"], path.parent)
+    d = check_dimension(attention)
+    mesh: Table = {"kind": next(kind for kind in DIMENSIONS if DIMENSIONS[kind] == d)}
+    mesh |= sections.get("mesh", {})
+    choice(mesh["kind"], "mesh.kind", MESH_KEYS)
+    _check_kind(mesh, "mesh", MESH_KEYS)
+    if "path" in mesh:
+        mesh["path"] = input_path(mesh["path"], "mesh.path", path.parent)
+    outputs: Table = {"directory": Path("results") / path.stem} | sections.get("output", {})
+    if output is not None:
+        outputs["directory"] = output
+    return Case(
+        attention=attention,
+        mesh=MeshCase(**mesh),
+        initial=_initial(sections.get("initial", {}), path.parent),
+        solver=SolverCase(**sections.get("solver", {})),
+        time=_time(sections, until),
+        compare=CompareCase(**sections["compare"]) if "compare" in sections else None,
+        output=OutputCase(**outputs),
+        source=path,
+    )
+
+
+def _attention(table: Table, folder: Path) -> AttentionLike:
+    matrices: Table
+    if "weights" in table:
+        both = [name for name in MATRICES if name in table]
+        if both:
+            raise InputError(f"[attention] give weights or {both[0]}, not both")
+        matrices = read_weights(input_path(table["weights"], "attention.weights", folder))
+    else:
+        matrices = {name: _matrices(table[name], f"attention.{name}") for name in MATRICES}
+    return from_arrays(
+        matrices,
+        _beta(table["beta"]),
+        normalise=table.get("normalise", True),
+        layer_duration=table.get("layer_duration"),
+    )
+
+
+def _time(sections: dict[str, Table], until: float | None) -> TimeCase:
+    if until is None:
+        _require(sections, "time", "until")
+        return TimeCase(**sections["time"])
+    table: Table = {"until": until} | sections.get("time", {})
+    return TimeCase(**table).with_until(until)
+
+
+def _initial(table: Table, folder: Path) -> Initial:
+    table = {"kind": "uniform"} | table
+    kind = table["kind"]
+    choice(kind, "initial.kind", INITIAL_KEYS)
+    _check_kind(table, "initial", INITIAL_KEYS)
+    _require({"initial": table}, "initial", *INITIAL_KEYS[kind])
+    makers: dict[str, Callable[[], Initial]] = {
+        "uniform": Uniform,
+        "von-mises": lambda: VonMises(_components(table["components"])),
+        "expression": lambda: ExpressionDensity(table["density"]),
+        "tokens": lambda: Tokens.read(input_path(table["path"], "initial.path", folder)),
+    }
+    return makers[kind]()
+
+
+def _components(given: Any) -> tuple[Component, ...]:
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise InputError(
+            "initial.components must be a list of tables "
+            "{ weight = ..., concentration = ..., mean = [...] }, "
+            f"got {reprlib.repr(given)}"
+        )
+    components = []
+    for i, table in enumerate(given):
+        name = f"initial.components[{i}]"
+        _check_keys(table, COMPONENT_KEYS, name)
+        _require({name: table}, name, *COMPONENT_KEYS)
+        try:
+            components.append(Component(**table))
+        except InputError as error:
+            raise InputError(f"{name}.{error}") from None
+    return tuple(components)
+
+
+def _matrices(given: Any, name: str) -> list[Any]:
+    """A matrix, or a list of them, one for each layer."""
+    nested = isinstance(given, list) and given and isinstance(given[0], list) and given[0]
+    if nested and isinstance(nested[0], list):
+        return [_matrix(layer, f"{name}[{i}]") for i, layer in enumerate(given)]
+    return _matrix(given, name)
+
+
+def _matrix(given: Any, name: str) -> list[list[float]]:
+    if not isinstance(given, list) or not all(isinstance(row, list) for row in given):
+        raise InputError(
+            f"{name} must be a matrix [[...], [...]], a list of rows, got {reprlib.repr(given)}"
+        )
+    rows = [
+        [real(entry, f"{name}[{i}][{j}]", "a finite number") for j, entry in enumerate(row)]
+        for i, row in enumerate(given)
+    ]
+    for i, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise InputError(
+                f"{name} must have rows of equal length, got {len(rows[0])} entries in row 0 "
+                f"and {len(row)} in row {i}"
+            )
+    return rows
+
+
+def _beta(given: Any) -> float:
+    if given in ("inf", math.inf):
+        return math.inf
+    return real(given, "attention.beta", 'a number >= 0 or "inf"', lambda beta: beta >= 0)
+
+
+def _require(sections: dict[str, Table], name: str, *keys: str) -> None:
+    if name not in sections:
+        raise InputError(f"section [{name}] is missing; it needs {', '.join(keys)}")
+    for key in keys:
+        if key not in sections[name]:
+            raise InputError(f"{name}.{key} is missing")
+
+
+def _check_keys(table: Table, known: Iterable[str], where: str) -> None:
+    known = tuple(known)
+    for key in table:
+        if key not in known:
+            homes = [f"[{name}]" for name, keys in SECTIONS.items() if key in keys]
+            hint = did_you_mean(key, known) or f" (known: {', '.join(known)})"
+            if homes:
+                hint = f"; it belongs to {' or '.join(homes)}"
+            raise InputError(f"{where} unknown key '{key}'{hint}")
+
+
+def _check_kind(table: Table, section: str, kinds: dict[str, tuple[str, ...]]) -> None:
+    """Refuse keys that the section knows, but not for the chosen kind."""
+    kind = table["kind"]
+    for key in table:
+        if key != "kind" and key not in kinds[kind]:
+            homes = " and ".join(f"'{one}'" for one, keys in kinds.items() if key in keys)
+            raise InputError(f"{section}.{key} applies to kind {homes}, not to '{kind}'")

@@ -1,0 +1,103 @@
+"""Cases as text: a `Case` out as TOML, and two such texts compared key by key."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from meanfield_pde.attention.layers import MATRICES, Layers, stack
+from meanfield_pde.case.case import Case
+from meanfield_pde.case.file import COMPONENT_KEYS, MESH_KEYS, SECTIONS, Table, parse
+from meanfield_pde.errors import InputError
+from meanfield_pde.initial.densities import ExpressionDensity, Initial, Tokens, Uniform, VonMises
+
+
+def case_text(case: Case) -> str:
+    """The case as TOML, with every default spelled out; reading it gives the same case."""
+    attention, mesh = case.attention, case.mesh
+    tables: dict[str, Table] = {
+        "attention": {name: stack(attention, name).tolist() for name in MATRICES}
+        | {"beta": "inf" if math.isinf(attention.beta) else attention.beta}
+        | {"normalise": attention.normalise}
+        | ({"layer_duration": attention.duration} if isinstance(attention, Layers) else {}),
+        "mesh": _fields(mesh, "kind", *MESH_KEYS[mesh.kind])
+        | ({"path": mesh.path.resolve().as_posix()} if mesh.path else {}),
+        "initial": _initial_table(case.initial),
+        "solver": _fields(case.solver, *SECTIONS["solver"]),
+        "time": _fields(
+            case.time, "until", "save_at" if case.time.save_every is None else "save_every"
+        ),
+        "compare": _fields(case.compare, *SECTIONS["compare"]) if case.compare else {},
+        "output": _fields(case.output, *SECTIONS["output"]),
+    }
+    text = tomli_w.dumps({name: table for name, table in tables.items() if table})
+    # One line for each row of numbers; a line break inside brackets is never inside a string.
+    return re.sub(
+        r"\[\n((?:\s+[-+.\w]+,\n)+)\s*\]",
+        lambda row: f"[{' '.join(row[1].split())[:-1]}]",
+        text,
+    )
+
+
+def differing_keys(text: str, other: str, *, ignore: Iterable[str] = ()) -> tuple[str, ...]:
+    """Keys ("section.key") in which two case texts differ, those that `ignore` names left aside.
+
+    Args:
+        text: a case as written by `case_text`.
+        other: the case to compare with.
+        ignore: keys, or whole sections.
+    """
+    ours, theirs, skipped = _flat(text), _flat(other), set(ignore)
+    return tuple(
+        key
+        for key in sorted(ours.keys() | theirs.keys())
+        if not {key, key.split(".")[0]} & skipped and ours.get(key) != theirs.get(key)
+    )
+
+
+def same_problem(text: str, other: str) -> bool:
+    """Whether two case texts are one problem, which a run may resume: [time], [output] aside."""
+    return not differing_keys(text, other, ignore=("time", "output"))
+
+
+def same_case(text: str, other: str) -> bool:
+    """Whether two case texts give the same results, wherever these are written."""
+    return not differing_keys(text, other, ignore=("output.directory",))
+
+
+def _initial_table(initial: Initial) -> Table:
+    match initial:
+        case Uniform():
+            return {"kind": "uniform"}
+        case VonMises(components=components):
+            tables = [_fields(component, *COMPONENT_KEYS) for component in components]
+            return {"kind": "von-mises", "components": tables}
+        case ExpressionDensity(expression=expression):
+            return {"kind": "expression", "density": expression}
+        case Tokens(path=Path() as path):
+            return {"kind": "tokens", "path": path.resolve().as_posix()}
+        case Tokens():
+            raise InputError(
+                "a case file names tokens by their file: write them with write_tokens, "
+                "and read them back with Tokens.read"
+            )
+
+
+def _fields(section: object, *names: str) -> Table:
+    """The named fields as values that TOML knows."""
+    plain: dict[type, Callable[[Any], Any]] = {tuple: list, type(Path()): Path.as_posix}
+    values = {name: getattr(section, name) for name in names}
+    return {name: plain.get(type(v), lambda same: same)(v) for name, v in values.items()}
+
+
+def _flat(text: str) -> Table:
+    return {
+        f"{section}.{key}": value
+        for section, table in parse(text).items()
+        for key, value in (table if isinstance(table, dict) else {"": table}).items()
+    }

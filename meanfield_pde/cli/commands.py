@@ -1,0 +1,186 @@
+"""What each command does, in a few lines of the Python API."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+
+from meanfield_pde.case.file import read_case
+from meanfield_pde.errors import InputError
+from meanfield_pde.experiments.run import draw_figures, run_case, versions
+from meanfield_pde.figures.animation import animate
+from meanfield_pde.figures.tokens import draw_comparison
+from meanfield_pde.initial.sampling import sample_tokens
+from meanfield_pde.judging import report as token_report
+from meanfield_pde.judging.comparison import compare_tokens
+from meanfield_pde.mesh.files import write_surface
+from meanfield_pde.mesh.surface import circle_surface, sphere_surface
+from meanfield_pde.results import folder as results
+from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.threads import available_cores, set_threads
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.tokens.cloud import read_tokens, write_tokens
+from meanfield_pde.tokens.code import simulate_tokens
+from meanfield_pde.wasserstein import wasserstein
+from meanfield_pde.wasserstein.measure import Measure
+
+LOG = logging.getLogger("meanfield_pde")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Solve a case and write its result folder."""
+    comm = MPI.COMM_WORLD
+    case = on_root(
+        comm, lambda: read_case(options.case, until=options.until, output=options.output)
+    )
+    if options.resume and options.overwrite:
+        raise InputError("--resume and --overwrite exclude each other; give one")
+    solution = run_case(
+        case,
+        comm=comm,
+        overwrite=options.overwrite,
+        resume=options.resume,
+        quiet=options.quiet,
+    )
+    LOG.info(
+        "done: t = %g after %d steps in %.1f s; results in %s, figures in %s",
+        solution.times[-1],
+        solution.steps,
+        solution.wall_time,
+        case.output.directory,
+        case.output.directory / results.FIGURES,
+    )
+
+
+def limit(options: argparse.Namespace) -> None:
+    """Print spectrum, projection, rates and predicted times of a case."""
+
+    def describe() -> str:
+        found = ProjectionLimit(read_case(options.case).attention)
+        return json.dumps(found.describe(), indent=2) if options.json else found.report()
+
+    _print(on_root(MPI.COMM_WORLD, describe))
+
+
+def distance(options: argparse.Namespace) -> None:
+    """Print the Wasserstein distance of two measures, with its certified interval."""
+
+    def measure(path: Path) -> Measure:
+        return results.read_result(path).measure() if path.is_dir() else Measure.read(path)
+
+    def compute() -> str:
+        found = wasserstein(
+            measure(options.first),
+            measure(options.second),
+            options.p,
+            options.cost,
+            method=options.method,
+            time_limit=options.time_limit,
+        )
+        if options.json:
+            numbers = {f"w{options.p}": found.value, "cost": options.cost}
+            names = ("low", "high", "discretisation", "resolved", "status", "method")
+            return json.dumps(numbers | {name: getattr(found, name) for name in names}, indent=2)
+        lines = [
+            f"W{options.p} = {found.value:.12g}",
+            f"certified interval  [{found.low:.12g}, {found.high:.12g}]",
+            f"status              {found.status} ({found.method})",
+        ]
+        if found.discretisation > 0:
+            low, high = found.continuous
+            resolved = "" if found.resolved else "; not resolved by the cells, prefer W1"
+            lines.append(f"between densities   [{low:.6g}, {high:.6g}]{resolved}")
+        return "\n".join(lines)
+
+    _print(on_root(MPI.COMM_WORLD, compute))
+
+
+def mesh(options: argparse.Namespace) -> None:
+    """Write a mesh."""
+    if (options.grade is None) != (options.grade_to is None):
+        raise InputError("--grade and --grade-to go together: how much, and toward which axis")
+    make = circle_surface if options.kind == "circle" else sphere_surface
+    grade = 1.0 if options.grade is None else options.grade
+    axis = None if options.grade_to is None else np.array(options.grade_to)
+
+    def write() -> int:
+        try:
+            surface = make(options.cells, grade=grade, axis=axis)
+        except InputError as error:
+            raise InputError(f"--cells, --grade-to, --grade: {error}") from None
+        write_surface(options.output, surface)
+        return len(surface.cells)
+
+    LOG.info("%s: %d cells", options.output, on_root(MPI.COMM_WORLD, write))
+
+
+def tokens(options: argparse.Namespace) -> None:
+    """Simulate tokens drawn from the initial density of a case, and write them."""
+    comm = MPI.COMM_WORLD
+    case = on_root(comm, lambda: read_case(options.case, until=options.until))
+    path = options.output or case.output.directory / "tokens.npz"
+    if path.suffix.lower() != ".npz":  # the weights are written, too, which a .csv cannot hold
+        raise InputError(f"--output must end in .npz, got {path}")
+    start = on_root(
+        comm, lambda: sample_tokens(case.initial, options.count, options.seed, case.dimension)
+    )
+    cloud = simulate_tokens(
+        start,
+        case.attention,
+        case.time.until,
+        step=options.step,
+        save_at=case.time.save_times,
+        comm=comm,
+    )
+
+    on_root(comm, write_tokens, path, cloud)
+    LOG.info("%s: %d tokens at %d times", path, options.count, len(cloud.times))
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Compare the tokens of a particle code with the density of a result."""
+    comm = MPI.COMM_WORLD
+    result = on_root(comm, lambda: results.read_result(options.result))
+    cloud = on_root(comm, lambda: read_tokens(options.tokens))
+    try:
+        found = compare_tokens(result, cloud, layer_step=options.layer_step, comm=comm)
+    except InputError as error:
+        raise InputError(f"{options.tokens}: {error}") from None
+    figure = on_root(comm, lambda: draw_comparison(result, found))
+    if comm.rank == 0:
+        json_text = json.dumps(token_report.summary(found), indent=2)
+        print(json_text if options.json else token_report.table(found), flush=True)
+    LOG.info("figure in %s", figure)
+
+
+def plot(options: argparse.Namespace) -> None:
+    """Draw the figures of a result folder."""
+    for path in on_root(MPI.COMM_WORLD, draw_figures, options.result):
+        LOG.info("%s", path)
+    if options.animate:
+        moving = on_root(MPI.COMM_WORLD, lambda: animate(results.read_result(options.result)))
+        LOG.info("%s", moving)
+
+
+def info(options: argparse.Namespace) -> None:
+    """Print versions, cores and threads."""
+    comm = MPI.COMM_WORLD
+    threads = set_threads(comm)
+    if comm.rank == 0:
+        for name, number in versions().items():
+            print(f"{name:14} {number}")
+        print(f"{'cores':14} {available_cores()}")
+        print(f"{'ranks':14} {comm.size}")
+        print(f"{'threads/rank':14} {threads}")
+        print(f"{'MPI':14} {MPI.Get_library_version().splitlines()[0]}")
+
+
+def _print(text: str) -> None:
+    if MPI.COMM_WORLD.rank == 0:
+        print(text)

@@ -1,0 +1,109 @@
+"""The commands of the experiments, and their options on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from meanfield_pde.case.case import Case
+from meanfield_pde.case.file import read_case
+from meanfield_pde.cli.arguments import number
+from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
+from meanfield_pde.experiments.sweep import run_sweep
+from meanfield_pde.results.folder import json_text
+from meanfield_pde.support.ranks import on_root
+
+LOG = logging.getLogger("meanfield_pde")
+
+Command = Callable[
+    [str, Callable[[argparse.Namespace], None], str],
+    argparse.ArgumentParser,
+]
+
+
+def add_experiments(command: Command) -> None:
+    """Add the commands to the parser that `command` adds to."""
+    timing = command("lifetime", lifetime, "metastable lifetimes, of the density and of tokens")
+    _add_common(timing, "lifetime")
+    timing.add_argument(
+        "--tokens", type=int, nargs="+", default=(), metavar="N", help="numbers of tokens"
+    )
+    timing.add_argument(
+        "--seeds", type=int, default=4, metavar="K", help="samples of tokens for each, default 4"
+    )
+    timing.add_argument("--until", type=number, metavar="T", help="when to give up a measurement")
+
+    sweeping = command("sweep", sweep, "the concentration theorem, measured over a range of beta")
+    _add_common(sweeping, "sweep")
+    sweeping.add_argument(
+        "--at-once", type=int, default=1, metavar="K", help="runs that share the ranks, default 1"
+    )
+
+
+def sweep(options: argparse.Namespace) -> None:
+    """Run a case over a range of beta, and analyse the distances to the limit."""
+    comm = MPI.COMM_WORLD
+    case, directory = _case_and_folder(options, "sweep")
+    summary = run_sweep(
+        case,
+        options.beta,
+        directory=directory,
+        at_once=options.at_once,
+        quiet=options.quiet,
+        comm=comm,
+    )
+    _print_json(options, summary)
+    LOG.info("sweep.csv, summary.json and figures in %s", directory)
+
+
+def lifetime(options: argparse.Namespace) -> None:
+    """Measure the lifetimes of a case."""
+    comm = MPI.COMM_WORLD
+    case, directory = _case_and_folder(options, "lifetime")
+    summary = measure_lifetimes(
+        case,
+        options.beta,
+        options.tokens,
+        seeds=options.seeds,
+        directory=directory,
+        until=options.until,
+        comm=comm,
+    )
+    _print_json(options, summary)
+    for name, laws in (("density, slope in beta", "density"), ("tokens, slope in log N", "tokens")):
+        found = summary.get(laws, {}).get("slope_over_predicted")
+        if found is not None:
+            LOG.info("%s: %.3f of the predicted one", name, found)
+    LOG.info("%s, summary.json and figures/lifetime.png in %s", TABLE, directory)
+
+
+def _case_and_folder(options: argparse.Namespace, name: str) -> tuple[Case, Path]:
+    case = on_root(MPI.COMM_WORLD, lambda: read_case(options.case))
+    return case, options.output or case.output.directory / name
+
+
+def _print_json(options: argparse.Namespace, summary: dict[str, Any]) -> None:
+    if options.json and MPI.COMM_WORLD.rank == 0:
+        print(json_text(summary))
+
+
+def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("case", type=Path, metavar="CASE.toml")
+    parser.add_argument(
+        "--beta",
+        type=number,
+        nargs="+",
+        required=True,
+        metavar="B",
+        help="inverse temperatures, instead of the case's own",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help=f"default {what} in the result folder"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
+    parser.add_argument("--json", action="store_true", help="print the summary")

@@ -1,0 +1,85 @@
+"""PETSc's options from the command line: put into its database, and checked before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mpi4py import MPI
+from petsc4py import PETSc
+
+from meanfield_pde.errors import InputError
+from meanfield_pde.solver.evolution import configured_stepper
+
+# PETSc would take these, but the steps and their lengths are chosen by `Evolution`.
+_OURS = ("ts_dt", "ts_time_step", "ts_max_", "ts_init_time", "ts_exact_final_time", "ts_adapt")
+# PETSc's manual has the first name; its code (3.25) reads the second, and ignores the first.
+_RENAMED = {"ts_ssp_nstages": "ts_ssp_num_stages"}
+_LOG_VIEW = "log_view"
+
+
+@contextmanager
+def petsc_options(given: Sequence[str]) -> Iterator[None]:
+    """Set options while the body runs, after a trial that refuses those nothing asks for.
+
+    Args:
+        given: names and values, as on PETSc's own command line: ["-ts_ssp_type", "rk104"].
+    """
+    values = _parse(given)
+    options = PETSc.Options()
+    for name, value in values.items():
+        options.setValue(name, value)
+    try:
+        if values:
+            _check(values)
+        if _LOG_VIEW in values:
+            PETSc.Log.begin()
+        yield
+        if _LOG_VIEW in values:
+            _view_log(values[_LOG_VIEW])
+    finally:
+        for name in values:
+            options.delValue(name)
+
+
+def _parse(given: Sequence[str]) -> dict[str, str | None]:
+    values: dict[str, str | None] = {}
+    name = ""
+    for argument in given:
+        if argument[:1] == "-" and argument[1:2].isalpha():
+            name = _RENAMED.get(argument[1:], argument[1:])
+            values[name] = None
+        elif values[name] is None:
+            values[name] = argument
+        else:
+            raise InputError(f"the PETSc option -{name} takes one value, got '{argument}' as well")
+    return values
+
+
+def _check(values: dict[str, str | None]) -> None:
+    for name in values:
+        if name.startswith(_OURS):
+            raise InputError(
+                f"the PETSc option -{name} has no effect here: the length of the steps follows "
+                "from the density, and [time] says how far to go"
+            )
+    configured_stepper(MPI.COMM_SELF).destroy()
+    options = PETSc.Options()
+    for name in values:
+        if name != _LOG_VIEW and not options.used(name):
+            raise InputError(
+                f"the PETSc option -{name} is not one that this solver asks for; look it up, "
+                "or leave it out"
+            )
+
+
+def _view_log(where: str | None) -> None:
+    """Print PETSc's timings, or write them to the file that `-log_view :FILE` names."""
+    if where is None:
+        PETSc.Log.view()
+        return
+    viewer: Any = PETSc.Viewer()
+    viewer.createASCII(where.removeprefix(":"), comm=MPI.COMM_WORLD)
+    PETSc.Log.view(viewer)
+    viewer.destroy()

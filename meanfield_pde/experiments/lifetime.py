@@ -1,0 +1,243 @@
+"""Metastable lifetimes: from the density, which feels the tail, and from N tokens, which have none.
+
+The lifetime is when the principal axis of the tokens has gone half of the way from E, the dominant
+eigenspace of A = V B^T, to F, that of V: the time at which
+
+    f = angle(U, E) / (angle(U, E) + angle(U, F)),   U the eigenspace of ∫ x x^T dmu of dimension
+                                                     dim E with the largest eigenvalues,
+
+comes to 1/2, from below, for good (see `phases`). As an integral of the density against
+a smooth function it does not depend on the mesh but by the error of the density, and it has a
+meaning for tokens, too. Two laws are predicted:
+
+    density     slope (|B^T e| - |<B^T e, e>|) / r in beta: the tail of the density at the place
+                that clusters attend to has to die out, and it decays like exp(-r t), r = c' on the
+                circle (or less, if another token loses sight of it earlier: `saddles.Tail`)
+    N tokens    slope 1/r in log N, whatever beta: N tokens have no tail below 1/N.
+"""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+import numpy as np
+from dolfinx import mesh as dolfinx_mesh
+from scipy.linalg import subspace_angles
+
+from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.layers import AttentionLike, single
+from meanfield_pde.errors import InputError
+from meanfield_pde.initial.densities import Initial
+from meanfield_pde.initial.masses import InitialLike, cell_masses
+from meanfield_pde.initial.sampling import sample_tokens
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.transport import Transport, scheme_named
+from meanfield_pde.solver.velocity import MeanField
+from meanfield_pde.solver.wide_evolution import LogEvolution, doubles_run_out
+from meanfield_pde.support.checks import real
+from meanfield_pde.support.threads import set_threads
+from meanfield_pde.theory.phases import HALF, Progress
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.tokens.code import simulate_tokens
+
+# Moments are taken this often in a time 1/c', in which the tail falls by 1/e.
+PER_DECAY = 10
+# The progress at which the axis counts as being at F; a cluster of finite width is never quite.
+NEAR = 0.95
+# Error of a token's position per step, far below the scatter from sample to sample.
+TOKEN_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """One measurement.
+
+    Attributes:
+        kind: "density" or "tokens".
+        beta: inverse temperature.
+        count: number of cells, or of tokens.
+        seed: of the sample of tokens; None for the density.
+        lifetime: when the metastable state ended; None if it had not at `until`.
+        until: how far the measurement went.
+        angle: of the principal axis to the dominant eigenspace of V, at `until`, in radians.
+        log_masses: whether the density was followed below the range of doubles.
+        wall_time: seconds.
+    """
+
+    kind: str
+    beta: float
+    count: int
+    seed: int | None
+    lifetime: float | None
+    until: float
+    angle: float
+    log_masses: bool
+    wall_time: float
+
+
+def density_lifetime(
+    attention: Attention,
+    mesh: dolfinx_mesh.Mesh,
+    initial: InitialLike,
+    *,
+    until: float | None = None,
+    scheme: str = "muscl",
+    tolerance: float = 1e-10,
+    log_masses: bool | None = None,
+    threads: int | None = None,
+) -> Lifetime:
+    """The lifetime of the density's metastable state. Collective.
+
+    Args:
+        attention: at the inverse temperature in question.
+        mesh: of the circle or the sphere.
+        initial: the initial density.
+        until: when to give up; by default three times the prediction and 20/c. The density is
+            followed until its axis is all but at the terminal eigenspace, or for as long again as
+            the metastable state lived.
+        scheme: as for `solve`.
+        tolerance: as for `solve`.
+        log_masses: as for `solve`.
+        threads: of each rank.
+    """
+    begun = clock.perf_counter()
+    progress = switching_progress(attention)
+    until = given_up(progress.limit, until)
+    set_threads(mesh.comm, threads)
+    volumes = FiniteVolumes(mesh)
+    wide = doubles_run_out(attention) if log_masses is None else log_masses
+    evolution = (LogEvolution if wide else Evolution)(
+        MeanField(attention, volumes, tolerance),
+        Transport(volumes, scheme_named(scheme)),
+        cell_masses(initial, volumes),
+    )
+    centre = volumes.centre[: volumes.owned]
+
+    def moments(times: np.ndarray) -> np.ndarray:
+        found = np.empty((len(times), volumes.dimension, volumes.dimension))
+        for i, time in enumerate(times):
+            evolution.advance(float(time))
+            own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
+            found[i] = mesh.comm.allreduce(own) / evolution.mass
+        return found
+
+    found, last, angle = _followed(moments, progress, until, mesh.comm)
+    evolution.close()
+    return Lifetime(
+        "density",
+        attention.beta,
+        volumes.global_cells,
+        None,
+        found,
+        last,
+        angle,
+        wide,
+        clock.perf_counter() - begun,
+    )
+
+
+def token_lifetime(
+    attention: Attention,
+    initial: Initial | str,
+    count: int,
+    seed: int,
+    *,
+    until: float | None = None,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+) -> Lifetime:
+    """The lifetime of the metastable state of N tokens drawn from the initial density. Collective.
+
+    Args:
+        attention: at the inverse temperature in question.
+        initial: the density to draw from.
+        count: N.
+        seed: of the sample.
+        until: when to give up; by default three times log(N)/c', and 20/c.
+        comm: the ranks that share the work.
+    """
+    begun = clock.perf_counter()
+    progress = switching_progress(attention)
+    until = given_up(progress.limit, until, count)
+    x = sample_tokens(initial, count, seed, attention.dimension)
+    now = 0.0
+
+    def moments(times: np.ndarray) -> np.ndarray:
+        nonlocal x, now
+        end = float(times[-1])
+        cloud = simulate_tokens(
+            x, attention, end, start=now, save_at=times, tolerance=TOKEN_TOLERANCE, comm=comm
+        )
+        x, now = cloud.tokens[-1], end
+        saved = cloud.tokens[np.searchsorted(cloud.times, times)]
+        return np.einsum("tni,tnj->tij", saved, saved) / count
+
+    found, last, angle = _followed(moments, progress, until, comm)
+    seconds = clock.perf_counter() - begun
+    return Lifetime("tokens", attention.beta, count, seed, found, last, angle, False, seconds)
+
+
+def given_up(limit: ProjectionLimit, until: float | None, count: int | None = None) -> float:
+    """When to give up: as the user says, or well beyond what is predicted (for N tokens)."""
+    if until is not None:
+        return real(until, "until", "a finite number > 0", lambda time: time > 0)
+    expected = limit.lifetime if count is None else math.log(count) / limit.tail_rate
+    return 3 * expected + 20 / limit.contraction_rate
+
+
+def switching_progress(attention: AttentionLike) -> Progress:
+    """The progress from E to F; InputError if the metastable state is predicted not to end."""
+    attention = single(attention, "a lifetime")
+    limit = ProjectionLimit(attention)
+    if not limit.exists:
+        raise InputError(f"there is no metastable state to time: {limit.reason}")
+    progress = Progress(limit)
+    if attention.zero_temperature or math.isinf(limit.lifetime_per_beta) or not progress.switches:
+        raise InputError(
+            "there is no metastable state that ends: "
+            + (
+                "at zero temperature it is stable; give a finite beta"
+                if attention.zero_temperature
+                else "A = V B^T and V have the same dominant eigenspace, or the clusters attend "
+                "to themselves (B^T e along e)"
+            )
+        )
+    return progress
+
+
+def _followed(
+    moments: Callable[[np.ndarray], np.ndarray], progress: Progress, until: float, comm: MPI.Comm
+) -> tuple[float | None, float, float]:
+    """Lifetime, time of the last moments, and the final angle to F.
+
+    `moments` gives those at increasing times, and goes on from call to call.
+    """
+    step = 1 / (PER_DECAY * progress.limit.escape_rate)
+    count = max(1, math.ceil(until / step))
+    ahead = np.linspace(0, until, count + 1)
+    times, fraction = np.zeros(0), np.zeros(0)
+    while len(times) < len(ahead) and not _settled(times, fraction):
+        part = ahead[len(times) : len(times) + 2 * PER_DECAY]
+        # Sums over ranks may differ in their last digits; all follow the numbers of the first.
+        found = comm.bcast(moments(part))
+        times = np.concatenate([times, part])
+        fraction = np.concatenate([fraction, progress.fraction(found)])
+    switch = progress.switch(times, fraction)
+    axis = np.linalg.eigh(found[-1])[1][:, -progress.limit.dimension :]
+    assert progress.limit.terminal.basis is not None  # or there would be no lifetime to measure
+    angle = float(subspace_angles(axis, progress.limit.terminal.basis).max())
+    return None if switch is None else switch[1], float(times[-1]), angle
+
+
+def _settled(times: np.ndarray, fraction: np.ndarray) -> bool:
+    """Whether the axis has come to F, or has had as long again as the metastable state lived."""
+    early = np.flatnonzero(fraction < HALF)
+    if not len(early) or fraction[-1] < HALF:
+        return False
+    left = times[early[-1]]
+    return bool(fraction[-1] > NEAR or times[-1] > 2 * left + 10)

@@ -1,0 +1,204 @@
+"""`meanfield-pde lifetime`: lifetimes of a case for several beta and N, and the two laws.
+
+lifetime.csv has a row for each measurement; summary.json the fits beside what is predicted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+
+from meanfield_pde.attention.layers import single
+from meanfield_pde.case.case import LOG_MASSES, Case
+from meanfield_pde.experiments.folder import (
+    Row,
+    check_betas,
+    check_counts,
+    open_folder,
+    read_table,
+    write_table,
+)
+from meanfield_pde.experiments.lifetime import (
+    Lifetime,
+    density_lifetime,
+    given_up,
+    switching_progress,
+    token_lifetime,
+)
+from meanfield_pde.experiments.run import case_mesh, versions
+from meanfield_pde.figures.lifetime import draw_lifetimes
+from meanfield_pde.results.folder import write_summary
+from meanfield_pde.support.checks import whole
+from meanfield_pde.support.ranks import on_root
+from meanfield_pde.theory.fits import LinearFit, fit_or_none
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+
+LOG = logging.getLogger("meanfield_pde")
+TABLE = "lifetime.csv"
+# What may differ between the case of an experiment and that of its continuation.
+_FREE = ("attention.beta", "time", "compare", "output")
+
+
+def measure_lifetimes(
+    case: Case,
+    betas: Sequence[float],
+    counts: Sequence[int] = (),
+    *,
+    seeds: int = 4,
+    directory: Path,
+    until: float | None = None,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+) -> dict[str, Any]:
+    """Measure, fit and draw; what is in the folder already is not measured again. Collective.
+
+    Args:
+        case: matrices, mesh, initial density and solver.
+        betas: inverse temperatures of the density.
+        counts: numbers of tokens; each is measured at the two largest beta.
+        seeds: samples of tokens for each of them.
+        directory: where lifetime.csv, summary.json and the figure go.
+        until: when to give up a measurement.
+        comm: the ranks that share the work.
+
+    Returns:
+        What summary.json says.
+    """
+    betas, counts = check_betas(betas), check_counts(counts)
+    seeds = whole(seeds, "--seeds", 1)
+    head = single(case.attention, "a lifetime")
+    # Refuses what has no lifetime, and a time that is none.
+    given_up(switching_progress(head.with_beta(betas[-1])).limit, until)
+    on_root(comm, lambda: open_folder(directory, case, ignore=_FREE))
+    rows = on_root(comm, read_table, directory / TABLE)
+    mesh = case_mesh(case.mesh, head, comm)
+    cells = int(mesh.topology.index_map(mesh.topology.dim).size_global)
+    wanted: list[tuple[str, float, int, int | None]]
+    wanted = [("density", beta, cells, None) for beta in betas]
+    wanted += [
+        ("tokens", beta, count, seed)
+        for count in counts
+        for beta in betas[-2:]
+        for seed in range(seeds)
+    ]
+    for kind, beta, count, seed in wanted:
+        attention = head.with_beta(beta)
+        latest = given_up(ProjectionLimit(attention), until, count if kind == "tokens" else None)
+        same = [row for row in rows if _key(row) == (kind, beta, count, seed)]
+        if any(row["lifetime"] is not None or row["until"] >= latest for row in same):
+            continue
+        if seed is None:
+            found = density_lifetime(
+                attention,
+                mesh,
+                case.initial,
+                until=until,
+                scheme=case.solver.scheme,
+                tolerance=case.solver.tolerance,
+                log_masses=LOG_MASSES[case.solver.log_masses],
+            )
+        else:
+            found = token_lifetime(attention, case.initial, count, seed, until=until, comm=comm)
+        LOG.info("%s", _line(found))
+        # A measurement that was given up earlier than now is replaced.
+        rows = [row for row in rows if row not in same] + [asdict(found)]
+        on_root(comm, write_table, directory / TABLE, rows)
+    chosen = [row for row in rows if _key(row) in wanted]
+    summary = on_root(comm, summarise_lifetimes, case, chosen)
+    on_root(comm, write_summary, directory, summary | {"versions": versions()})
+    on_root(comm, draw_lifetimes, directory, ProjectionLimit(head), chosen)
+    return summary
+
+
+def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
+    """The two fits, beside the two predictions."""
+    limit = ProjectionLimit(single(case.attention, "a lifetime"))
+    density = [row for row in rows if row["kind"] == "density"]
+    tokens = [row for row in rows if row["kind"] == "tokens"]
+    beta_fit, count_fit = fits(rows)
+    summary: dict[str, Any] = {
+        "definition": "the principal axis is half way from the eigenspace of A to that of V",
+        "density": {
+            "lifetimes": [[row["beta"], row["lifetime"]] for row in density],
+            "fit_in_beta": None if beta_fit is None else beta_fit.describe(),
+            "predicted_slope": limit.lifetime_per_beta,
+            "slope_over_predicted": None
+            if beta_fit is None
+            else beta_fit.slope / limit.lifetime_per_beta,
+            "final_angle_to_value_eigenspace": [[row["beta"], row["angle"]] for row in density],
+            "not_reached": [row["beta"] for row in density if row["lifetime"] is None],
+        },
+    }
+    if tokens:
+        summary["tokens"] = {
+            "means": [
+                {"beta": beta, "count": count, "mean": mean, "error": error, "samples": samples}
+                for beta, count, mean, error, samples in token_means(rows)
+            ],
+            "fit_in_log_count": None if count_fit is None else count_fit.describe(),
+            "fit_by_beta": {
+                f"{beta:g}": fit.describe()
+                for beta in sorted({row["beta"] for row in tokens})
+                if (fit := _count_fit([row for row in tokens if row["beta"] == beta])) is not None
+            },
+            "predicted_slope": 1 / limit.tail_rate,
+            "slope_over_predicted": None
+            if count_fit is None
+            else count_fit.slope * limit.tail_rate,
+            "not_reached": [
+                [row["beta"], row["count"], row["seed"]]
+                for row in tokens
+                if row["lifetime"] is None
+            ],
+        }
+    return summary
+
+
+def _key(row: Row) -> tuple[str, float, int, int | None]:
+    return (row["kind"], row["beta"], row["count"], row["seed"])
+
+
+def fits(rows: Sequence[Row]) -> tuple[LinearFit | None, LinearFit | None]:
+    """The density's lifetime against beta, and that of tokens against log N."""
+    density = [row for row in rows if row["kind"] == "density"]
+    beta_fit = fit_or_none(_column(density, "beta"), _column(density, "lifetime"))
+    return beta_fit, _count_fit([row for row in rows if row["kind"] == "tokens"])
+
+
+def token_means(rows: Sequence[Row]) -> list[tuple[float, int, float, float, int]]:
+    """Beta, N, mean lifetime, its standard error (nan for one sample), and samples."""
+    found = []
+    tokens = [row for row in rows if row["kind"] == "tokens"]
+    for beta, count in sorted({(row["beta"], row["count"]) for row in tokens}):
+        same = [r for r in tokens if (r["beta"], r["count"]) == (beta, count)]
+        values = _column(same, "lifetime")
+        values = values[np.isfinite(values)]
+        if len(values):
+            spread = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+            found.append((beta, int(count), float(values.mean()), float(spread), len(values)))
+    return found
+
+
+def _count_fit(tokens: Sequence[Row]) -> LinearFit | None:
+    return fit_or_none(np.log(_column(tokens, "count")), _column(tokens, "lifetime"))
+
+
+def _column(rows: Sequence[Row], name: str) -> np.ndarray:
+    return np.array([np.nan if row[name] is None else row[name] for row in rows], dtype=float)
+
+
+def _line(found: Lifetime) -> str:
+    what = f"{found.count} cells" if found.seed is None else f"{found.count} tokens"
+    sample = "" if found.seed is None else f", seed {found.seed}"
+    end = (
+        f"not ended at t = {found.until:.4g}"
+        if found.lifetime is None
+        else f"ended at t = {found.lifetime:.4f}"
+    )
+    return f"beta = {found.beta:g}, {what}{sample}: {end} ({found.wall_time:.0f} s)"

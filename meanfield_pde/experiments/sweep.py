@@ -1,0 +1,127 @@
+"""`meanfield-pde sweep`: the concentration theorem, measured over a range of beta.
+
+    W_p(mu_t^beta, limit)  <=  C1 sqrt(log(beta + 1) / beta) exp(C t)  +  C2 exp(-c t)
+
+For each beta the case is run, with all three distances, into a folder of its own. The histories
+give the time t*(beta) of least distance and that distance, the rate of the decay before it, an
+envelope of the form of the theorem that holds at every measured point, and the error of the
+Laplace principle. sweep.csv has a row for each beta and p.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from meanfield_pde.attention.layers import single
+from meanfield_pde.case.case import Case, CompareCase, OutputCase
+from meanfield_pde.case.text import case_text, same_case
+from meanfield_pde.errors import InputError
+from meanfield_pde.experiments.folder import check_betas, open_folder, write_table
+from meanfield_pde.experiments.run import run_case, versions
+from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
+from meanfield_pde.figures.sweep import draw_sweep
+from meanfield_pde.results.folder import CASE, CHECKPOINT, SUMMARY, read_result, write_summary
+from meanfield_pde.support.checks import whole
+from meanfield_pde.support.ranks import on_root, shared_errors
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+
+LOG = logging.getLogger("meanfield_pde")
+TABLE = "sweep.csv"
+
+
+def run_sweep(
+    case: Case,
+    betas: Sequence[float],
+    *,
+    directory: Path,
+    at_once: int = 1,
+    quiet: bool = False,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+) -> dict[str, Any]:
+    """Run, analyse and draw; betas that are finished are not run again. Collective.
+
+    Args:
+        case: matrices, mesh, initial density, solver and times.
+        betas: inverse temperatures, two or more.
+        directory: each run goes to a folder `beta-...` in it.
+        at_once: runs that share the ranks at the same time, at most as many as there are ranks.
+        quiet: no progress bar.
+        comm: the ranks that share the work.
+
+    Returns:
+        What summary.json says.
+    """
+    betas = check_betas(betas, fewest=2)
+    at_once = min(whole(at_once, "--at-once", 1), comm.size, len(betas))
+    head = single(case.attention, "a sweep")
+    limit = ProjectionLimit(head)
+    if not limit.exists:
+        raise InputError(f"there is no limit to measure the distance to: {limit.reason}")
+    if not math.isfinite(limit.decay_rate(1)):
+        raise InputError(
+            "A = V B^T is a multiple of the identity: the limit is the initial density itself"
+        )
+    cases = [run_case_of(case, beta, directory) for beta in betas]
+    on_root(comm, lambda: open_folder(directory, case, ignore=("attention.beta", "output")))
+    _run_all(cases, at_once, quiet, comm)
+
+    def conclude() -> dict[str, Any]:
+        runs = [read_result(one.output.directory) for one in cases]
+        rows = [row for run in runs for row in rows_of_run(run, limit)]
+        write_table(directory / TABLE, rows)
+        summary = summarise_sweep(runs, rows, limit)
+        write_summary(directory, summary | {"versions": versions()})
+        draw_sweep(directory, runs, rows, limit, summary)
+        return summary
+
+    return on_root(comm, conclude)
+
+
+def run_case_of(case: Case, beta: float, directory: Path) -> Case:
+    """The case at one beta: compared with the limit and with zero temperature."""
+    compare = replace(case.compare or CompareCase(limit=True, p=(1, 2)), limit=True)
+    # The shortest name that is that of no other beta.
+    name = f"{beta:g}" if float(f"{beta:g}") == beta else repr(beta)
+    output = OutputCase(directory / f"beta-{name}", "none", case.output.checkpoint_every)
+    return replace(
+        case,
+        attention=case.attention.with_beta(beta),
+        compare=replace(compare, zero_temperature=True),
+        output=output,
+        source=None,
+    )
+
+
+def _run_all(cases: Sequence[Case], at_once: int, quiet: bool, comm: MPI.Comm) -> None:
+    """Deal the runs out to groups of ranks; each group goes through its own, largest beta first."""
+    group = comm.rank * at_once // comm.size
+    ranks = comm.Split(group, comm.rank)
+    ours = [case for i, case in enumerate(reversed(cases)) if i % at_once == group]
+    with shared_errors(comm):  # of this group; the others are still at work
+        for case in ours:
+            state = on_root(ranks, _state, case)
+            if ranks.rank == 0:
+                LOG.info("beta = %g: %s", case.attention.beta, state)
+            if state != "finished":
+                resume, overwrite = state == "resumed", state == "started again"
+                run_case(case, comm=ranks, resume=resume, overwrite=overwrite, quiet=quiet)
+    ranks.Free()
+
+
+def _state(case: Case) -> str:
+    """Where a run stands: finished, resumed (from its checkpoint), or to be started."""
+    directory = case.output.directory
+    if not (directory / CASE).is_file():
+        return "started"
+    if not same_case((directory / CASE).read_text(encoding="utf-8"), case_text(case)):
+        return "started"  # the run itself says what differs
+    if (directory / SUMMARY).is_file():
+        return "finished"
+    return "resumed" if (directory / CHECKPOINT).is_file() else "started again"

@@ -1,0 +1,218 @@
+"""Figures of a result: the density on the circle against time, and on the sphere as maps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from meanfield_pde.attention.layers import Layers
+from meanfield_pde.figures import mollweide
+from meanfield_pde.results.folder import FIGURES, Result
+from meanfield_pde.support.files import replace_file
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.theory.spectrum import EigenSpace
+
+DENSITY = "density.png"
+DECADES = 6  # below the largest density, for colours
+PROFILE_DECADES = 12  # for the profiles
+PROFILES = 4
+FRAMES = 6
+FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mean nothing
+COLOURS = "cividis"  # even in brightness, and safe for the colour blind
+
+
+def draw_density(result: Result) -> Path:
+    """Draw figures/density.png in the result folder and return its path."""
+    draw = _draw_circle if result.dimension == 2 else _draw_sphere
+    return save(draw(result), result.directory / FIGURES / DENSITY)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG."""
+    path.parent.mkdir(exist_ok=True)
+    FigureCanvasAgg(figure)
+    replace_file(path, lambda temporary: figure.savefig(temporary, dpi=150))
+    return path
+
+
+def title(result: Result, what: str = "Density of tokens") -> str:
+    """One line that says what the figure shows."""
+    beta = result.attention.beta
+    temperature = "zero temperature" if math.isinf(beta) else f"β = {beta:g}"
+    place = "circle" if result.dimension == 2 else "sphere"
+    return f"{what} on the {place}, {temperature}, {len(result.points)} cells"
+
+
+def colour_norm(density: np.ndarray) -> LogNorm:
+    """Colours for densities: logarithmic, over `DECADES` below the largest."""
+    largest = float(density.max())
+    smallest = float(density[density > 0].min())
+    return LogNorm(max(smallest, largest * 10.0**-DECADES) * (1 - 1e-12), largest * (1 + 1e-12))
+
+
+def _clipped(density: np.ndarray, norm: LogNorm) -> str:
+    """Which end of the colour bar stands for more than its last colour."""
+    return "min" if density.min() < (norm.vmin or 0) else "neither"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where the density is predicted to be: points, or a curve on the sphere."""
+
+    points: np.ndarray
+    label: str
+    style: str
+    marker: str
+
+
+def marks(result: Result) -> list[Mark]:
+    """The limit measure's place, the dominant eigenspace of A, and the terminal one, of V."""
+    if isinstance(result.attention, Layers):
+        return []
+    limit = ProjectionLimit(result.attention)
+    spaces = [(limit.terminal, "V", "-.", "+")]
+    if limit.exists:
+        spaces.insert(0, (limit.eigenspace, "A = VBᵀ", ":", "x"))
+    found: list[Mark] = []
+    for space, matrix, style, marker in spaces:
+        place = _place(space)
+        if place is None:
+            continue
+        what = "eigenvector" if space.dimension == 1 else "eigenspace"
+        label = f"± dominant {what} of {matrix}"
+        if space is limit.eigenspace and result.limit is not None and space.dimension == 1:
+            weights = result.limit.masses[np.argsort(-(result.limit.points @ place[0]))]
+            label += f" (limit masses {weights[0]:.3f}, {weights[1]:.3f})"
+        if found and found[0].points.shape == place.shape and np.allclose(found[0].points, place):
+            found[0] = replace(found[0], label=f"{found[0].label} and of V")
+        else:
+            found.append(Mark(place, label, style, marker))
+    return found
+
+
+def _place(space: EigenSpace) -> np.ndarray | None:
+    """The points ±e, or a great circle as a closed curve; None for no or all directions."""
+    if space.basis is None or space.dimension not in (1, 2) or space.dimension == len(space.basis):
+        return None
+    if space.dimension == 1:
+        axis = space.basis[:, 0] * np.sign(space.basis[np.abs(space.basis[:, 0]).argmax(), 0])
+        return np.array([axis, -axis])
+    turn = np.linspace(0, 2 * math.pi, 361)
+    return np.column_stack([np.cos(turn), np.sin(turn)]) @ space.basis.T
+
+
+def _draw_circle(result: Result) -> Figure:
+    angle = np.degrees(np.arctan2(result.points[:, 1], result.points[:, 0]))
+    order = np.argsort(angle)
+    angle, density = angle[order], result.density[:, order]
+    evolving = len(result.times) >= FEWEST_FOR_HISTORY
+    figure = Figure(figsize=(11 if evolving else 8, 4.8), layout="constrained")
+    figure.suptitle(title(result))
+    if evolving:
+        history, profile = figure.subplots(1, 2, width_ratios=(1.15, 1))
+        norm = colour_norm(density)
+        times = result.times
+        time_edges = np.concatenate([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
+        gap = (angle[0] + 360 - angle[-1]) / 2
+        angle_edges = np.concatenate(
+            [[angle[0] - gap], (angle[1:] + angle[:-1]) / 2, [angle[-1] + gap]]
+        )
+        image = history.pcolormesh(
+            time_edges,
+            angle_edges,
+            np.maximum(density.T, norm.vmin or 0),
+            norm=norm,
+            cmap=COLOURS,
+            rasterized=True,
+        )
+        figure.colorbar(
+            image, ax=history, label="density (mass per radian)", extend=_clipped(density, norm)
+        )
+        history.set_title(f"saved at {len(times)} times", fontsize="medium")
+        history.set_xlabel("time t")
+        _angle_axis(history, "y")
+    else:
+        profile = figure.subplots()
+
+    chosen = np.unique(np.linspace(0, len(result.times) - 1, PROFILES).round().astype(int))
+    for shade, index in zip(np.linspace(0.9, 0, len(chosen)), chosen, strict=True):
+        values = np.where(density[index] > 0, density[index], np.nan)
+        colour = colormaps[COLOURS](shade)
+        profile.semilogy(angle, values, color=colour, label=f"t = {result.times[index]:g}")
+    largest = density[chosen].max()
+    profile.set_ylim(max(density[chosen].min(), largest * 10.0**-PROFILE_DECADES) / 2, largest * 3)
+    for mark in marks(result):
+        for place, label in zip(mark.points, (mark.label, None), strict=False):
+            position = math.degrees(math.atan2(place[1], place[0]))
+            profile.axvline(position, ls=mark.style, color="k", lw=0.9, label=label)
+    profile.set_ylabel("density (mass per radian)")
+    _angle_axis(profile, "x")
+    figure.legend(loc="outside lower center", ncols=6 if evolving else 4, fontsize="small")
+    return figure
+
+
+def _angle_axis(axes: Axes, which: str) -> None:
+    getattr(axes, f"set_{which}label")("angle on the circle (degrees)")
+    getattr(axes, f"set_{which}lim")(-180, 180)
+    getattr(axes, f"set_{which}ticks")(range(-180, 181, 60))
+
+
+def _draw_sphere(result: Result) -> Figure:
+    count = min(FRAMES, len(result.times))
+    chosen = np.unique(np.linspace(0, len(result.times) - 1, count).round().astype(int))
+    columns = min(3, len(chosen))
+    rows = math.ceil(len(chosen) / columns)
+    width = 6.4 if columns == 1 else 4.2
+    size = (width * columns + 0.6, (width / 2 + 0.25) * rows + 1.2)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(title(result))
+    panels = figure.subplots(rows, columns, squeeze=False)
+    density = result.density[chosen]
+    norm = colour_norm(density)
+    shown = marks(result)
+    cell, inside = mollweide.pixel_cells(result.points)
+    for panel in panels.flat:
+        panel.set_axis_off()
+    for panel, time, values in zip(panels.flat, result.times[chosen], density, strict=False):
+        picture = np.full(inside.shape, np.nan)
+        picture[inside] = np.maximum(values[cell], norm.vmin or 0)
+        panel.imshow(picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap=COLOURS)
+        panel.margins(0.01)
+        panel.set_title(f"t = {time:g}", fontsize="medium")
+        mollweide.draw_outline(panel)
+        for mark in shown:
+            draw_mark(panel, mark)
+    figure.colorbar(
+        ScalarMappable(norm, COLOURS),
+        ax=panels,
+        label="density (mass per unit area)",
+        extend=_clipped(density, norm),
+        shrink=0.8,
+    )
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    note = "Mollweide maps: z up, longitude 0 (the x axis) in the middle, lines every 60°"
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=2, title=note, fontsize="small"
+    )
+    return figure
+
+
+def draw_mark(panel: Axes, mark: Mark) -> None:
+    """Draw a mark on a Mollweide map."""
+    x, y = mollweide.project(mark.points)
+    if len(mark.points) == 2:
+        panel.plot(x, y, mark.marker, color="w", ms=9, mew=3, clip_on=False)
+        panel.plot(x, y, mark.marker, color="k", ms=8, mew=1.3, label=mark.label, clip_on=False)
+        return
+    x[np.abs(np.diff(x, append=x[-1])) > 1] = np.nan  # where the curve leaves the map's edge
+    panel.plot(x, y, color="w", lw=2.2)
+    panel.plot(x, y, mark.style, color="k", lw=1.1, label=mark.label)

@@ -1,0 +1,115 @@
+"""The figure of the distances in a history: with their intervals, and the predicted rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from meanfield_pde.figures.density import save, title
+from meanfield_pde.results.folder import FIGURES, Result
+from meanfield_pde.theory.phases import Phases, phases_of_history
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+
+# What is drawn, in this order: colours of Okabe and Ito, safe for the colour blind.
+_CURVES = {
+    "limit": ("density to limit", "#0072B2", "-"),
+    "zero": ("density to zero temperature", "#D55E00", "-"),
+    "zero_to_limit": ("zero temperature to limit", "#009E73", "--"),
+}
+
+_PHASE_SHADES = ("#F0E442", "#56B4E9", "#E69F00", "#CC79A7")
+
+
+def draw_distances(result: Result) -> Path | None:
+    """Draw figures/distances.png, if the history has distances at two times or more."""
+    orders = [p for p in (1, 2) if any(f"w{p}_{name}" in result.history for name in _CURVES)]
+    if not orders or len(result.times) < 2:
+        return None
+    figure = Figure(figsize=(5.4 * len(orders) + 0.4, 4.8), layout="constrained")
+    figure.suptitle(title(result, "Wasserstein distances"))
+    panels = figure.subplots(1, len(orders), squeeze=False)[0]
+    limit = ProjectionLimit(result.attention)
+    phases = phases_of_history(result.history, result.attention)
+    for axes, p in zip(panels, orders, strict=True):
+        _draw_order(axes, result, limit, p)
+        _draw_phases(axes, phases, result.times[-1])
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
+    return save(figure, result.directory / FIGURES / "distances.png")
+
+
+def _draw_order(axes: Axes, result: Result, limit: ProjectionLimit, p: int) -> None:
+    times, history = result.times, result.history
+    shown = []
+    for name, (label, colour, style) in _CURVES.items():
+        key = f"w{p}_{name}"
+        if key not in history:
+            continue
+        values = np.where(history[key] > 0, history[key], np.nan)
+        shown.append(values)
+        axes.semilogy(times, values, style, color=colour, label=label)
+        if f"{key}_low" in history:
+            low, high = history[f"{key}_low"], history[f"{key}_high"]
+            axes.fill_between(times, np.where(low > 0, low, np.nan), high, color=colour, alpha=0.3)
+    bars = [history[f"bar_{name}"] for name in _CURVES if f"bar_{name}" in history]
+    bar = np.max(bars, axis=0)
+    axes.fill_between(
+        times, 0, bar, color="0.85", lw=0, label="below the width of the cells", zorder=0
+    )
+    largest = float(np.nanmax(shown)) if np.isfinite(shown).any() else 1.0
+    axes.set_ylim(bar[bar > 0].min(initial=largest) / 3, largest * 1.5)
+    if limit.exists and f"w{p}_limit" in history:
+        _draw_rate(axes, times, limit.decay_rate(p), history[f"w{p}_limit"][0])
+        if limit.attention.beta < np.inf and limit.lifetime < times[-1]:
+            axes.axvline(
+                limit.lifetime, ls=":", color="k", lw=0.9, label="predicted end of the plateau"
+            )
+    axes.set_xlim(times[0], times[-1])
+    axes.set_xlabel("time t")
+    axes.set_ylabel(f"$W_{p}$ (radians)" if _geodesic(result) else f"$W_{p}$ (chord length)")
+
+
+def _draw_rate(axes: Axes, times: np.ndarray, rate: float, start: float) -> None:
+    if not (np.isfinite(rate) and rate > 0 and start > 0):
+        return
+    axes.semilogy(
+        times,
+        1.2 * start * np.exp(-rate * (times - times[0])),
+        ":",
+        color="0.35",
+        label="slope of the predicted rate",
+    )
+
+
+def _draw_phases(axes: Axes, phases: Phases, last: float) -> None:
+    """A bar above the curves for each phase that was reached, and lines where it ends."""
+    width = last - axes.get_xlim()[0]
+    for shade, phase in zip(_PHASE_SHADES, phases, strict=True):
+        if phase.begin is None:
+            continue
+        end = last if phase.end is None else phase.end
+        # Above the axes: the height is in their fraction, the time in data.
+        bar = axes.axvspan(
+            phase.begin, end, 1.0, 1.06, color=shade, lw=0, clip_on=False, label="_phase"
+        )
+        bar.set_gid(phase.name)
+        if phase.end is not None:
+            axes.axvline(phase.end, color="0.6", lw=0.7, zorder=0)
+        if end - phase.begin > 0.09 * width:  # else there is no room for its name
+            axes.text(
+                (phase.begin + end) / 2,
+                1.03,
+                phase.name,
+                transform=axes.get_xaxis_transform(),
+                ha="center",
+                va="center",
+                fontsize="x-small" if end - phase.begin > 0.16 * width else 6,
+                color="k",
+            )
+
+
+def _geodesic(result: Result) -> bool:
+    return 'cost = "chordal"' not in result.case

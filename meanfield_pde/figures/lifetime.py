@@ -1,0 +1,91 @@
+"""The figure of an experiment on lifetimes: both laws, and what is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from meanfield_pde.experiments.folder import Row
+from meanfield_pde.figures.density import save
+from meanfield_pde.results.folder import FIGURES
+from meanfield_pde.theory.fits import linear_fit
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+_MARKERS = ("o", "s", "^", "D")
+
+
+def draw_lifetimes(directory: Path, limit: ProjectionLimit, rows: Sequence[Row]) -> Path:
+    """Draw figures/lifetime.png."""
+    tokens = [row for row in rows if row["kind"] == "tokens" and row["lifetime"] is not None]
+    density = [row for row in rows if row["kind"] == "density" and row["lifetime"] is not None]
+    panels = 2 if tokens else 1
+    figure = Figure(figsize=(5.6 * panels, 4.4), layout="constrained")
+    place = "circle" if limit.attention.dimension == 2 else "sphere"
+    figure.suptitle(f"Lifetime of the metastable state on the {place}")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    _draw_density(axes[0], limit, density)
+    if tokens:
+        _draw_tokens(axes[1], limit, tokens)
+    return save(figure, directory / FIGURES / "lifetime.png")
+
+
+def _draw_density(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> None:
+    beta = np.array([row["beta"] for row in rows])
+    lifetime = np.array([row["lifetime"] for row in rows])
+    axes.plot(beta, lifetime, "o", color=_COLOURS[0], label="density")
+    line = np.linspace(0, 1.05 * beta.max(initial=1.0), 2)
+    if len(beta) > 1:
+        fit = linear_fit(beta, lifetime)
+        label = f"fit, slope {fit.slope:.4f}"
+        axes.plot(line, fit(line), "-", color=_COLOURS[0], lw=1, label=label)
+    slope = limit.lifetime_per_beta
+    axes.plot(line, slope * line, "--", color="k", lw=1, label=f"predicted, slope {slope:.4f}")
+    axes.set_xlim(0, line[-1])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("inverse temperature β")
+    axes.set_ylabel("lifetime (time t)")
+    axes.set_title("density: linear in β", fontsize="medium")
+    axes.legend(fontsize="small")
+
+
+def _draw_tokens(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> None:
+    betas = sorted({row["beta"] for row in rows})
+    count = np.array([row["count"] for row in rows], dtype=float)
+    lifetime = np.array([row["lifetime"] for row in rows])
+    for i, beta in enumerate(betas):
+        own = np.array([row["beta"] == beta for row in rows])
+        shift = 1.06 ** (i - (len(betas) - 1) / 2)  # side by side, to be told apart
+        style = _MARKERS[i % len(_MARKERS)]
+        colour = _COLOURS[i % len(_COLOURS)]
+        axes.plot(count[own] * shift, lifetime[own], style, color=colour, ms=4, alpha=0.45)
+        each = np.unique(count[own])
+        mean = [lifetime[own & (count == one)].mean() for one in each]
+        label = f"tokens, β = {beta:g} (large: mean)"
+        axes.plot(each * shift, mean, style, color=colour, ms=8, mfc="none", mew=1.6, label=label)
+    line = np.array([count.min() / 1.5, count.max() * 1.5])
+    slope = 1 / limit.tail_rate
+    if len(np.unique(count)) > 1:
+        fit = linear_fit(np.log(count), lifetime)
+        label = f"fit, slope {fit.slope:.3f} in log N"
+        axes.plot(line, fit(np.log(line)), "-", color="0.4", lw=1, label=label)
+    through = lifetime.mean() - slope * np.log(count).mean()
+    axes.plot(
+        line,
+        through + slope * np.log(line),
+        "--",
+        color="k",
+        lw=1,
+        label=f"predicted slope 1/r = {slope:.3f}",
+    )
+    axes.set_xscale("log")
+    axes.set_xlim(*line)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("number of tokens N")
+    axes.set_ylabel("lifetime (time t)")
+    axes.set_title("N tokens: linear in log N, whatever β", fontsize="medium")
+    axes.legend(fontsize="small", loc="lower right")

@@ -1,0 +1,162 @@
+"""Finite volumes on a distributed mesh: cells, facets and neighbours as flat arrays.
+
+Everything here is computed from vertices and cells in the order of the mesh's input, whatever rank
+holds them, so that the geometry and the operators built on it are the same bit for bit on every
+number of ranks. Cells are numbered locally, own cells first, then the ghosts next to them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from dolfinx import fem, la
+from dolfinx import mesh as dolfinx_mesh
+
+from meanfield_pde.errors import InputError
+from meanfield_pde.mesh import geometry
+from meanfield_pde.support.ranks import shared_errors
+
+
+class FiniteVolumes:
+    """Geometry and connectivity of the cells that this rank works on.
+
+    Attributes:
+        dimension: d, of the surrounding space; cells have d vertices and d facets.
+        owned: number of own cells.
+        volume: of own and ghost cells.
+        cell_mean: mean position over each own and ghost cell.
+        centre: the same projected onto the sphere, the point that stands for the cell.
+        cell_facets: facet i of each own cell, the one opposite its i-th vertex.
+        cell_signs: +1 where the facet's conormal points out of the cell.
+        neighbours: the cell across facet i of each own cell.
+        neighbour_facets: the place of that facet among the facets of the neighbour.
+        facet_vertices: input numbers of the vertices of each facet.
+        facet_length, facet_conormal: geodesic length and unit conormal.
+        input_cells: place in the mesh's input of each own and ghost cell.
+    """
+
+    def __init__(self, mesh: dolfinx_mesh.Mesh) -> None:
+        topology = mesh.topology
+        self.mesh = mesh
+        self.comm = mesh.comm
+        self.dimension = d = mesh.geometry.dim
+        if topology.dim != d - 1 or d not in (2, 3):
+            raise InputError(
+                "the mesh must be of arcs in the plane or triangles in space, got cells of "
+                f"dimension {topology.dim} in {d} dimensions"
+            )
+        self.space = fem.functionspace(mesh, ("DG", 0))
+        cell_map = topology.index_map(d - 1)
+        self.index_map = cell_map
+        self.owned = cell_map.size_local
+        local = self.owned + cell_map.num_ghosts
+        # The mass of cell c is entry c of every vector; transport relies on it.
+        assert np.array_equal(self.space.dofmap.list.ravel(), np.arange(local))
+
+        self.input_cells = np.asarray(topology.original_cell_index[:local], dtype=np.int64)
+        nodes = np.asarray(mesh.geometry.input_global_indices, dtype=np.int64)
+        positions = mesh.geometry.x[:, :d]
+        cell_nodes = mesh.geometry.dofmaps[0][:local]
+        order = np.argsort(nodes[cell_nodes], axis=1)
+        cell_nodes = np.take_along_axis(cell_nodes, order, axis=1)
+        self.cell_vertices = nodes[cell_nodes]
+        self.cell_points = positions[cell_nodes]
+        self.volume = geometry.cell_volume(self.cell_points)
+        self.cell_mean = geometry.cell_mean(self.cell_points)
+        self.centre = geometry.normalised(self.cell_mean)
+        self._build_facets(nodes, positions)
+        self._gather_maps(nodes, positions)
+
+    def _build_facets(self, nodes: np.ndarray, positions: np.ndarray) -> None:
+        d, topology = self.dimension, self.mesh.topology
+        topology.create_entities(d - 2)
+        topology.create_connectivity(d - 2, d - 1)
+        topology.create_connectivity(d - 1, d - 2)
+        topology.create_connectivity(d - 2, 0)
+        topology.create_connectivity(d - 1, 0)
+        links = topology.connectivity(d - 2, d - 1)
+        degree = np.diff(links.offsets)
+        if not (degree[: topology.index_map(d - 2).size_local] == 2).all():
+            raise InputError(
+                "every facet of the mesh must lie between two cells of the same rank: the surface "
+                "must be closed and the mesh made with GhostMode.shared_facet"
+            )
+        inner = np.flatnonzero(degree == 2)
+        cells = links.array[links.offsets[inner][:, None] + np.arange(2)].astype(np.int64)
+        ours = (cells < self.owned).any(axis=1)
+        facets, cells = inner[ours], cells[ours]
+        # Facets are oriented from the cell that comes first in the input to the other.
+        order = np.argsort(self.input_cells[cells], axis=1)
+        cells = np.take_along_axis(cells, order, axis=1)
+
+        facet_nodes = dolfinx_mesh.entities_to_geometry(
+            self.mesh, d - 2, facets.astype(np.int32)
+        ).reshape(len(facets), d - 1)
+        order = np.argsort(nodes[facet_nodes], axis=1)
+        facet_nodes = np.take_along_axis(facet_nodes, order, axis=1)
+        self.facet_vertices = nodes[facet_nodes]
+        facet_points = positions[facet_nodes]
+        self.facet_length, conormal = geometry.facet_conormal(facet_points)
+        across = self.cell_mean[cells[:, 1]] - self.cell_mean[cells[:, 0]]
+        self.facet_conormal = conormal * np.sign((conormal * across).sum(axis=1))[:, None]
+        self.facet_midpoint = geometry.normalised(facet_points.mean(axis=1))
+
+        # In each of its two cells a facet has the number of the vertex that is opposite to it.
+        opposite = (
+            ~(self.cell_vertices[cells][..., None] == self.facet_vertices[:, None, None, :]).any(-1)
+        ).argmax(axis=2)
+        self.cell_facets = np.full((self.owned, d), -1)
+        self.cell_signs = np.zeros((self.owned, d))
+        self.neighbours = np.full((self.owned, d), -1)
+        self.neighbour_facets = np.full((self.owned, d), -1)
+        for side, sign in ((0, 1.0), (1, -1.0)):
+            own = np.flatnonzero(cells[:, side] < self.owned)
+            place = (cells[own, side], opposite[own, side])
+            self.cell_facets[place] = own
+            self.cell_signs[place] = sign
+            self.neighbours[place] = cells[own, 1 - side]
+            self.neighbour_facets[place] = opposite[own, 1 - side]
+        assert (self.cell_facets >= 0).all()
+
+    def _gather_maps(self, nodes: np.ndarray, positions: np.ndarray) -> None:
+        self.global_cells = int(self.index_map.size_global)
+        self._counts = np.array(self.comm.allgather(self.owned))
+        self._input_order = np.concatenate(self.comm.allgather(self.input_cells[: self.owned]))
+        vertex_map = self.mesh.geometry.index_map()
+        own_nodes = vertex_map.size_local
+        self.vertices = np.empty((vertex_map.size_global, self.dimension))
+        numbers = np.concatenate(self.comm.allgather(nodes[:own_nodes]))
+        self.vertices[numbers] = np.concatenate(self.comm.allgather(positions[:own_nodes]))
+
+    def new_vector(self, block: int = 1) -> la.Vector:
+        """A vector with `block` numbers for each own and ghost cell."""
+        return la.vector(self.index_map, block)
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """The values of all cells in input order, on every rank, from those of own cells."""
+        values = np.ascontiguousarray(values)
+        width = int(np.prod(values.shape[1:], dtype=int))
+        received = np.empty((self.global_cells, *values.shape[1:]), dtype=values.dtype)
+        self.comm.Allgatherv(values, [received, self._counts * width])
+        result = np.empty_like(received)
+        result[self._input_order] = received
+        return result
+
+    def integrate(
+        self,
+        function: geometry.Integrand,
+        length_scale: float = math.inf,
+        peaks: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """`geometry.integrate` over own cells, the same on every number of ranks. Collective."""
+        cells = self.cell_points[: self.owned]
+        with shared_errors(self.comm):
+            coarse, size = geometry.rough_integrals(function, cells)
+        whole = self.gather(size).sum(axis=0)
+        with shared_errors(self.comm):
+            return geometry.refined_integrals(function, cells, coarse, whole, length_scale, peaks)
+
+    def scatter(self, values: np.ndarray) -> np.ndarray:
+        """The entries of own cells from values given in input order on every rank."""
+        return values[self.input_cells[: self.owned]]

@@ -1,0 +1,156 @@
+"""The density for ParaView: one number per cell, at every saved time.
+
+    .pvd    a .vtu file (XML, base64) for each time, in double precision
+    .xdmf   an HDF5 file for each time, and one with the mesh, in single precision: a third the size
+
+Written by rank 0 from the masses in input order: the same files on every number of ranks. DOLFINx's
+own writers leave truncated files behind when they are killed, and one file per rank; here each file
+takes its place when it is complete, and the index that names it comes after it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import h5py
+import numpy as np
+
+from meanfield_pde.results.folder import FIELDS
+from meanfield_pde.solver.simulation import Observer, Simulation
+from meanfield_pde.support.files import replace_file, replace_text
+
+_VTK_CELLS = {2: 3, 3: 5}  # line, triangle
+_XDMF_CELLS = {2: "Polyline", 3: "Triangle"}
+_XDMF_TYPES = {"i": "Int", "f": "Float"}
+
+
+class FieldWriter(Observer):
+    """Writes fields/density.pvd or fields/density.xdmf as the run goes on."""
+
+    def __init__(self, directory: Path, kind: str) -> None:
+        self._folder = directory / FIELDS
+        self._kind = kind
+        self._points = np.zeros((0, 3))
+        self._cells = np.zeros((0, 2), dtype=np.int64)
+
+    def started(self, simulation: Simulation) -> None:
+        """Prepare the mesh, and write again what was saved before a restart. Collective."""
+        volumes = simulation.volumes
+        self._cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
+        if volumes.dimension == 3:  # the normals of all cells point outward
+            inward = np.linalg.det(volumes.vertices[self._cells]) < 0
+            self._cells[inward] = self._cells[inward][:, [0, 2, 1]]
+        self._points = np.zeros((len(volumes.vertices), 3))
+        self._points[:, : volumes.dimension] = volumes.vertices
+        if simulation.comm.rank == 0:
+            self._folder.mkdir(exist_ok=True)
+            if self._kind == "xdmf":
+                mesh = {"points": self._points, "cells": self._cells}
+                self._write_arrays(self._folder / "mesh.h5", **mesh)
+            for index in range(len(simulation.times)):
+                self._write(simulation, index)
+
+    def saved(self, simulation: Simulation) -> None:
+        """Write the density at the time just saved."""
+        if simulation.comm.rank == 0:
+            self._write(simulation, len(simulation.times) - 1)
+
+    def _write(self, simulation: Simulation, index: int) -> None:
+        """The file of one time, then the index of all up to it."""
+        density = simulation.masses[index] / simulation.cells.volumes
+        write: Callable[[Path, np.ndarray], None]
+        suffix, write, listing = {
+            "pvd": ("vtu", self._write_vtu, self._pvd),
+            "xdmf": ("h5", lambda p, d: self._write_arrays(p, density=d.astype("f4")), self._xdmf),
+        }[self._kind]
+        names = [f"density{i:06d}.{suffix}" for i in range(index + 1)]
+        write(self._folder / names[-1], density)
+        root = listing(simulation.times[: index + 1], names)
+        _write_xml(self._folder / f"density.{self._kind}", root)
+
+    def _write_vtu(self, path: Path, density: np.ndarray) -> None:
+        count, corners = self._cells.shape
+        root = _vtk_root("UnstructuredGrid", header_type="UInt64")
+        grid = ET.SubElement(root, "UnstructuredGrid")
+        size = {"NumberOfPoints": str(len(self._points)), "NumberOfCells": str(count)}
+        piece = ET.SubElement(grid, "Piece", size)
+        _add_array(ET.SubElement(piece, "Points"), "Points", self._points)
+        cells = ET.SubElement(piece, "Cells")
+        _add_array(cells, "connectivity", self._cells)
+        _add_array(cells, "offsets", corners * np.arange(1, count + 1))
+        _add_array(cells, "types", np.full(count, _VTK_CELLS[corners], dtype=np.uint8))
+        _add_array(ET.SubElement(piece, "CellData", Scalars="density"), "density", density)
+        _write_xml(path, root)
+
+    def _pvd(self, times: list[float], names: list[str]) -> ET.Element:
+        root = _vtk_root("Collection")
+        collection = ET.SubElement(root, "Collection")
+        for time, name in zip(times, names, strict=True):
+            ET.SubElement(collection, "DataSet", timestep=repr(time), part="0", file=name)
+        return root
+
+    def _write_arrays(self, path: Path, **arrays: np.ndarray) -> None:
+        def write(temporary: Path) -> None:
+            with h5py.File(temporary, "w") as file:
+                for name, array in arrays.items():
+                    file[name] = array
+
+        replace_file(path, write)
+
+    def _xdmf(self, times: list[float], names: list[str]) -> ET.Element:
+        root = ET.Element("Xdmf", Version="3.0")
+        domain = ET.SubElement(root, "Domain")
+        series = ET.SubElement(
+            domain, "Grid", Name="density", GridType="Collection", CollectionType="Temporal"
+        )
+        count, corners = self._cells.shape
+        layout = {"NumberOfElements": str(count), "NodesPerElement": str(corners)}
+        for time, name in zip(times, names, strict=True):
+            grid = ET.SubElement(series, "Grid", Name="mesh", GridType="Uniform")
+            ET.SubElement(grid, "Time", Value=repr(time))
+            topology = ET.SubElement(grid, "Topology", layout, TopologyType=_XDMF_CELLS[corners])
+            _add_item(topology, self._cells, "mesh.h5:/cells")
+            geometry = ET.SubElement(grid, "Geometry", GeometryType="XYZ")
+            _add_item(geometry, self._points, "mesh.h5:/points")
+            density = ET.SubElement(
+                grid, "Attribute", Name="density", AttributeType="Scalar", Center="Cell"
+            )
+            _add_item(density, np.zeros(count, dtype="f4"), f"{name}:/density")
+        return root
+
+
+def _vtk_root(kind: str, **attributes: str) -> ET.Element:
+    return ET.Element("VTKFile", attributes, type=kind, version="1.0", byte_order="LittleEndian")
+
+
+def _add_array(parent: ET.Element, name: str, values: np.ndarray) -> None:
+    """An array of a VTK file: base64 of its length in bytes and its bytes."""
+    kind = {"f": "Float", "i": "Int", "u": "UInt"}[values.dtype.kind]
+    array = ET.SubElement(
+        parent, "DataArray", type=f"{kind}{8 * values.dtype.itemsize}", Name=name, format="binary"
+    )
+    if values.ndim == 2 and name == "Points":
+        array.set("NumberOfComponents", "3")
+    data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    array.text = base64.b64encode(len(data).to_bytes(8, "little") + data).decode()
+
+
+def _add_item(parent: ET.Element, values: np.ndarray, where: str) -> None:
+    """Where an array of an XDMF file is, and its shape and type."""
+    item = ET.SubElement(
+        parent,
+        "DataItem",
+        Dimensions=" ".join(map(str, values.shape)),
+        NumberType=_XDMF_TYPES[values.dtype.kind],
+        Precision=str(values.dtype.itemsize),
+        Format="HDF",
+    )
+    item.text = where
+
+
+def _write_xml(path: Path, root: ET.Element) -> None:
+    ET.indent(root)
+    replace_text(path, ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n")

@@ -1,0 +1,120 @@
+"""What each saved density is compared with: Wasserstein distances, with their certified intervals.
+
+    w{p}_limit           W_p(mu_t^beta, limit)      the push-forward of the initial density
+    w{p}_zero            W_p(mu_t^beta, mu_t^inf)   the same problem at zero temperature
+    w{p}_zero_to_limit   W_p(mu_t^inf, limit)
+
+Distances are between measures of atoms at the centres of cells. `bar_limit`, `bar_zero` and
+`bar_zero_to_limit` say how far, at most, moving each cell's mass to its centre changes W_1 and W_2.
+Rank 0 solves and the others get its numbers, so that they do not depend on the number of ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+
+from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.case.case import CompareCase
+from meanfield_pde.errors import InputError
+from meanfield_pde.initial.densities import ExpressionDensity, Tokens, Uniform, VonMises
+from meanfield_pde.initial.masses import InitialLike
+from meanfield_pde.mesh.cells import Cells
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.theory.push_forward import push_forward, push_forward_atoms
+from meanfield_pde.wasserstein import WassersteinResult, wasserstein
+from meanfield_pde.wasserstein.measure import Measure
+
+LOG = logging.getLogger("meanfield_pde")
+
+# Relative width at which the interval of a distance in the history is closed.
+RTOL = 1e-8
+
+Pair = tuple[str, Measure, Measure]
+
+
+class Comparison:
+    """The distances of the saved densities to the limit and to zero temperature."""
+
+    def __init__(
+        self, settings: CompareCase, attention: AttentionLike, initial: InitialLike, cells: Cells
+    ) -> None:
+        self.settings = settings
+        self.limit: Measure | None = None
+        self.open: dict[str, int] = {}  # distances whose interval was not closed, by status
+        self._cells = cells
+        self._duals: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        if settings.limit:
+            self.limit = limit_measure(attention, initial, cells)
+
+    def row(self, masses: np.ndarray, zero_masses: np.ndarray | None) -> dict[str, float]:
+        """The distances for the masses of all cells; for rank 0 alone."""
+        numbers: dict[str, float] = {}
+        pairs = list(self._pairs(masses, zero_masses))
+        for p in self.settings.p:
+            for name, mu, nu in pairs:
+                result = self._distance(f"w{p}_{name}", mu, nu, p)
+                numbers[f"w{p}_{name}"] = result.value
+                if name != "zero_to_limit":
+                    numbers[f"w{p}_{name}_low"] = result.low
+                    numbers[f"w{p}_{name}_high"] = result.high
+        for name, mu, nu in pairs:
+            numbers[f"bar_{name}"] = mu.width + nu.width
+        return numbers
+
+    def _pairs(self, masses: np.ndarray, zero_masses: np.ndarray | None) -> Iterator[Pair]:
+        density = self._measure(masses)
+        if self.limit is not None:
+            yield "limit", density, self.limit
+        if zero_masses is not None:
+            zero = self._measure(zero_masses)
+            yield "zero", density, zero
+            if self.limit is not None:
+                yield "zero_to_limit", zero, self.limit
+
+    def _measure(self, masses: np.ndarray) -> Measure:
+        return Measure(self._cells.points, masses, self._cells.spread)
+
+    def _distance(self, name: str, mu: Measure, nu: Measure, p: int) -> WassersteinResult:
+        result = wasserstein(
+            mu,
+            nu,
+            p,
+            self.settings.cost,
+            rtol=RTOL,
+            time_limit=self.settings.time_limit,
+            # The cells do not move: the potentials of the last time are a start for this one.
+            duals=self._duals.get(name),
+        )
+        self._duals[name] = result.duals
+        if result.gap > 10 * RTOL and result.high > 1e-9:
+            self.open[result.status] = self.open.get(result.status, 0) + 1
+            LOG.info("%s: %s, between %.6g and %.6g", name, result.status, result.low, result.high)
+        return result
+
+
+def limit_measure(attention: AttentionLike, initial: InitialLike, cells: Cells) -> Measure:
+    """The push-forward of the initial density under the projection map of the attention."""
+    limit = ProjectionLimit(attention)
+    if not limit.exists:
+        raise InputError(
+            f"compare.limit = true, but there is no limit: {limit.reason}; `meanfield-pde limit` "
+            "explains, and compare.limit = false leaves it out"
+        )
+    if isinstance(initial, Tokens):
+        return push_forward_atoms(limit, initial.measure())
+    if isinstance(initial, str):
+        initial = ExpressionDensity(initial)
+    if isinstance(initial, Uniform | VonMises | ExpressionDensity):
+        d = attention.dimension
+        return push_forward(
+            limit,
+            cells.vertices,
+            initial.density,
+            length_scale=initial.length_scale(d),
+            peaks=initial.peaks(d),
+        )
+    content = initial if callable(initial) else np.asarray(initial, dtype=float)
+    return push_forward(limit, cells.vertices, content)

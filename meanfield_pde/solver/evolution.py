@@ -1,0 +1,241 @@
+"""Time evolution: PETSc's TS takes the steps, this module chooses their length.
+
+A strong-stability-preserving Runge-Kutta method is a convex combination of forward Euler steps of
+length dt / C (C its SSP coefficient). It keeps masses non-negative as long as each of them does,
+
+    dt / C x outflow rate <= limit of the scheme,
+
+and the outflow rate changes with the density. So dt is set from the rate at the start of a step,
+with room to spare, the rate is watched at every stage, and a step in which it exceeded the limit is
+taken back and repeated with half the length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+from petsc4py import PETSc
+
+import numpy as np
+
+from meanfield_pde.errors import InputError, SolverError
+from meanfield_pde.solver.transport import Transport
+from meanfield_pde.solver.velocity import MeanField
+
+# Steps also resolve the growth of a density that hardly moves yet, whose outflow rate says nothing:
+# rates of growth are of the order |V|, and dt |V| is kept below this.
+GROWTH_PER_STEP = 0.1
+SMALLEST_STEP = 1e-12
+# Masses below the smallest normal double have lost their digits; they become exactly zero.
+_TINY = float(np.finfo(float).tiny)
+
+
+class Evolution:
+    """The masses of the cells and their time, advanced by `advance`.
+
+    Attributes:
+        masses: masses of this rank's own cells (read only for others).
+        time, step: where the evolution stands.
+        last_dt: length of the last step.
+        mass: total mass after the last step.
+        rejected: number of steps that were taken back.
+    """
+
+    def __init__(
+        self,
+        field: MeanField,
+        transport: Transport,
+        masses: np.ndarray,
+    ) -> None:
+        self.field = field
+        self.transport = transport
+        self.time = 0.0
+        self.step = 0
+        self.rejected = 0
+        self.last_dt = 0.0
+        self.mass = 1.0
+        volumes = transport.volumes
+        self._comm = volumes.comm
+        self._largest_dt = _longest_step(field)
+        sizes = (volumes.owned, volumes.global_cells)
+        self._state = PETSc.Vec().createMPI(sizes, comm=volumes.comm)
+        self._state.array[:] = masses
+        self._before = np.array(masses)
+        self._flux: np.ndarray | None = None  # fluxes of the present state, once they are known
+        self._rate = 0.0  # their outflow rate on this rank
+        self._stage_rate = 0.0
+        self._failure: BaseException | None = None
+        self._ts = self._stepper()
+        self.coefficient = ssp_coefficient(self._ts)
+
+    @property
+    def masses(self) -> np.ndarray:
+        """Masses of this rank's own cells."""
+        return self._state.array_r
+
+    @property
+    def state(self) -> np.ndarray:
+        """What `restore` takes, for checkpoints."""
+        return self.masses
+
+    def advance(self, until: float, after_step: Callable[[Evolution], None] | None = None) -> None:
+        """Advance to the time `until` exactly. Collective.
+
+        Args:
+            until: the time at which to stop.
+            after_step: called after every accepted step.
+        """
+        while self.time < until:
+            self._take_step(until)
+            if after_step is not None:
+                after_step(self)
+
+    def switch(self, field: MeanField) -> None:
+        """Go on with another mean field, that of the next layer."""
+        self.field = field
+        self._largest_dt = _longest_step(field)
+        self._flux = None
+
+    def restore(self, masses: np.ndarray, *, time: float, step: int) -> None:
+        """Continue from an earlier state: masses of own cells, time and step number."""
+        self._state.array[:] = masses
+        self._flux = None
+        self.time, self.step = time, step
+
+    def close(self) -> None:
+        """Give PETSc's objects back. Collective."""
+        self._ts.destroy()
+        self._state.destroy()
+
+    def _take_step(self, until: float) -> None:
+        rate = self._comm.allreduce(self._present_rate(), MPI.MAX)
+        limit = self._largest_dt / self.field.largest_weight
+        if rate > 0:
+            limit = min(limit, self.coefficient * self.transport.scheme.accurate / rate)
+        if limit < SMALLEST_STEP * max(1.0, self.time):
+            raise SolverError(
+                f"at t = {self.time:.6g} tokens move so fast that steps would have to be as short "
+                f"as {limit:.1e}; scale attention.value down, or take larger cells"
+            )
+        dt = _fitting_step(until - self.time, limit)
+        self._before[:] = self.masses
+        before = (self._flux, self._rate)
+        while not self._attempt(dt):
+            self.rejected += 1
+            self._state.array[:] = self._before
+            self._flux, self._rate = before
+            dt /= 2
+            if dt < SMALLEST_STEP * max(1.0, self.time):
+                raise SolverError(
+                    f"at t = {self.time:.6g} no step keeps the density non-negative, down to "
+                    f"dt = {dt:.1e}; please report the case"
+                )
+        masses = self._state.array
+        masses[masses < _TINY] = 0.0
+        self.last_dt = dt
+        self.mass = self._comm.allreduce(float(masses.sum()))
+        self.step += 1
+        remaining = until - self.time - dt
+        self.time = until if remaining <= 1e-14 * max(1.0, until) else self.time + dt
+
+    def _attempt(self, dt: float) -> bool:
+        """Take a step of length dt; whether it stayed within the limits. Collective."""
+        self._stage_rate = 0.0
+        self._ts.setTime(self.time)
+        self._ts.setTimeStep(dt)
+        try:
+            self._ts.step()
+        except PETSc.Error as error:
+            # PETSc reports an exception in the right-hand side as an opaque error of its own.
+            raise self._failure or SolverError(f"PETSc TS failed: {error}") from error
+        self._flux = None
+        masses = self.masses
+        valid = bool(np.isfinite(masses).all()) and not (masses < 0).any()
+        worst = np.array([self._stage_rate, 0.0 if valid else 1.0])
+        self._comm.Allreduce(MPI.IN_PLACE, worst, MPI.MAX)
+        within = worst[0] * dt / self.coefficient <= self.transport.scheme.positive
+        return bool(within and worst[1] == 0)
+
+    def _present_rate(self) -> float:
+        """Outflow rate of the present state; its fluxes are kept for the first stage."""
+        if self._flux is None:
+            self._flux = self.field.flux(self.masses)
+            self._rate = self.transport.outflow_rate(self._flux)
+        return self._rate
+
+    def _right_hand_side(self, ts: PETSc.TS, time: float, state: PETSc.Vec, out: PETSc.Vec) -> None:
+        try:
+            masses = state.array_r
+            if self._flux is not None:  # the first stage is the present state itself
+                flux, rate = self._flux, self._rate
+                self._flux = None
+            else:
+                # A stage of a step that is too long may be negative; the step will be rejected.
+                flux = self.field.flux(np.maximum(masses, 0.0))
+                rate = self.transport.outflow_rate(flux)
+            self._stage_rate = max(self._stage_rate, rate)
+            self.transport.rate_of_change(np.maximum(masses, 0.0), flux, out.array)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _stepper(self) -> PETSc.TS:
+        ts: Any = configured_stepper(self._comm)
+        ts.setRHSFunction(self._right_hand_side, self._state.duplicate())
+        ts.setSolution(self._state)
+        ts.setMaxTime(1e300)  # PETSc wants a limit; ours is `until`
+        ts.setExactFinalTime(PETSc.TS.ExactFinalTime.STEPOVER)
+        return ts
+
+
+def _longest_step(field: MeanField) -> float:
+    return GROWTH_PER_STEP / max(float(np.linalg.norm(field.attention.value, 2)), 1e-300)
+
+
+def configured_stepper(comm: MPI.Comm) -> PETSc.TS:
+    """PETSc's TS as its options choose it; InputError if they ask for what cannot work here."""
+    ts: Any = PETSc.TS()
+    ts.create(comm)
+    ts.setProblemType(PETSc.TS.ProblemType.NONLINEAR)
+    ts.setType(PETSc.TS.Type.SSP)
+    try:
+        ts.setFromOptions()
+        ssp_coefficient(ts)
+    except PETSc.Error as error:
+        # The last line of PETSc's stack says what is wrong, after the number of the rank.
+        reason = str(error).splitlines()[-1].removeprefix(f"[{comm.rank}] ")
+        raise InputError(f"PETSc refuses its options: {reason}") from error
+    return ts
+
+
+def ssp_coefficient(ts: PETSc.TS) -> float:
+    """SSP coefficient C of the method that PETSc's options have chosen."""
+    if ts.getType() == PETSc.TS.Type.EULER:
+        return 1.0
+    if ts.getType() != PETSc.TS.Type.SSP:
+        raise InputError(
+            f"-ts_type {ts.getType()}: only ssp and euler keep the density positive; choose one"
+        )
+    options = PETSc.Options()
+    method = options.getString("ts_ssp_type", "rks2")
+    stages = options.getInt("ts_ssp_num_stages", {"rks2": 5, "rks3": 9, "rk104": 10}.get(method, 5))
+    if method == "rks2" and stages >= 2:
+        return stages - 1.0
+    if method == "rks3" and stages >= 4 and math.isqrt(stages) ** 2 == stages:
+        return stages - math.sqrt(stages)
+    if method == "rk104" and stages == 10:
+        return 6.0
+    raise InputError(
+        f"-ts_ssp_type {method} -ts_ssp_num_stages {stages}: choose rks2 with at least 2 "
+        "stages, rks3 with 4, 9, 16, ... stages, or rk104, which has 10"
+    )
+
+
+def _fitting_step(remaining: float, limit: float) -> float:
+    """The step to take: no sliver is left before the end."""
+    if remaining <= limit:
+        return remaining
+    return remaining / 2 if remaining < 2 * limit else limit

@@ -1,0 +1,232 @@
+"""Evolution beyond the range of doubles: each mass is m 2^e, with a mantissa and an exponent.
+
+The metastable state ends when the tail of the density has died out, and the tail at the predicted
+switch may be far below the smallest double. Every stage of the Runge-Kutta method rks2 is a convex
+combination of forward Euler steps, and such a step of length h is a sum of positive terms,
+
+    M_c(new) = M_c (1 - h out_c) + h in_c,
+    out_c = sum_f max(q_f, 0) exp(g_f) / |c|,    in_c = sum_f max(-q_f, 0) rho_j exp(g_f),
+
+with q_f the flux out of cell c and rho_j the density of the neighbour. So log M is computed to full
+relative accuracy, whatever its size. Mantissas and exponents are kept apart, because a single
+number log M = -2000 would carry a relative error of 2e-13 in M; they agree with `Evolution` to
+rounding as long as that works.
+
+The method is the one that `Evolution` has by default, with the same steps; other methods of PETSc
+need doubles. What is saved (density.h5, the history) are doubles: zero where they underflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from mpi4py import MPI
+from petsc4py import PETSc
+
+import numba
+import numpy as np
+
+from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.errors import InputError
+from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.transport import Transport, face_factors
+from meanfield_pde.solver.velocity import MeanField
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+
+# Logarithm of the tail from which on doubles are not enough: the smallest is exp(-708), and the
+# mass of a cell is that of the tail times its volume.
+FEWEST_LOG = -650.0
+_LOG2 = math.log(2.0)
+_NOTHING = -(2.0**52)  # exponent of a mass of exactly zero
+
+
+def doubles_run_out(attention: AttentionLike) -> bool:
+    """Whether the tail is predicted to leave the range of doubles before the switch.
+
+    It decays like exp(-r t), r the largest unsettled rate of the saddles, up to the predicted
+    lifetime of the metastable state.
+    """
+    limit = ProjectionLimit(attention)
+    if not (limit.exists and limit.saddles):
+        return False
+    if not math.isfinite(limit.lifetime):
+        return False
+    fastest = max(saddle.unsettled_rate for saddle in limit.saddles)
+    return bool(-fastest * limit.lifetime < FEWEST_LOG)
+
+
+class LogEvolution(Evolution):
+    """An `Evolution` whose masses may be arbitrarily small.
+
+    Attributes:
+        mantissa, exponent: of the masses of own cells, M = mantissa 2^exponent.
+    """
+
+    def __init__(self, field: MeanField, transport: Transport, masses: np.ndarray) -> None:
+        super().__init__(field, transport, masses)
+        options = PETSc.Options()
+        if (
+            self._ts.getType() != PETSc.TS.Type.SSP
+            or options.getString("ts_ssp_type", "rks2") != "rks2"
+        ):
+            raise InputError(
+                "log masses are evolved by -ts_type ssp -ts_ssp_type rks2 only; leave these "
+                "options out, or evolve the masses as doubles"
+            )
+        self._stages = round(self.coefficient) + 1
+        volumes = transport.volumes
+        self._mantissa_of_all = volumes.new_vector()
+        self._exponent_of_all = volumes.new_vector()
+        self._face_factors = volumes.new_vector(volumes.dimension)
+        self.mantissa, self.exponent = split(masses)
+
+    @property
+    def log_masses(self) -> np.ndarray:
+        """Logarithms of the masses of own cells; -inf where a mass is exactly zero."""
+        return log_of(self.mantissa, self.exponent)
+
+    @property
+    def state(self) -> np.ndarray:
+        """What `restore` takes: mantissas and exponents, own cells x 2."""
+        return np.column_stack([self.mantissa, self.exponent])
+
+    def restore(self, masses: np.ndarray, *, time: float, step: int) -> None:
+        """Continue from an earlier state: masses, or mantissas and exponents in two columns."""
+        if masses.ndim == 2:
+            self.mantissa, self.exponent = masses[:, 0].copy(), masses[:, 1].copy()
+        else:
+            self.mantissa, self.exponent = split(masses)
+        super().restore(self._as_doubles(), time=time, step=step)
+
+    def _as_doubles(self) -> np.ndarray:
+        exponent = np.maximum(self.exponent, -2000.0).astype(np.int32)
+        return np.ldexp(self.mantissa, exponent)
+
+    def _present_rate(self) -> float:
+        if self._flux is None:
+            self._flux = self.field.flux_from_log(self.log_masses)
+            self._rate = self.transport.outflow_rate(self._flux)
+        return self._rate
+
+    def _attempt(self, dt: float) -> bool:
+        start = (self.mantissa, self.exponent)
+        length = dt / self.coefficient
+        self._stage_rate = 0.0
+        within = True
+        for stage in range(self._stages):
+            self._stage_rate = max(self._stage_rate, self._present_rate())
+            worst = self._comm.allreduce(self._stage_rate, MPI.MAX)
+            # Beyond the limit a mass could become negative, which has no logarithm.
+            within = bool(worst * length <= self.transport.scheme.positive)
+            if not within:
+                break
+            self._euler_step(length)
+            if stage < self._stages - 1:
+                self._flux = None
+        if within:
+            last = (self._stages - 1) / self._stages
+            self.mantissa, self.exponent = _mixed(
+                *start, self.mantissa, self.exponent, 1 - last, last
+            )
+            self._flux = None
+        else:
+            self.mantissa, self.exponent = start
+        self._state.array[:] = self._as_doubles()
+        return within
+
+    def _euler_step(self, length: float) -> None:
+        """Replace the masses by those after a forward Euler step, with the present fluxes."""
+        assert self._flux is not None
+        transport, volumes = self.transport, self.transport.volumes
+        d, owned = volumes.dimension, volumes.owned
+        mantissa, exponent = self._mantissa_of_all.array, self._exponent_of_all.array
+        mantissa[:owned], exponent[:owned] = self.mantissa, self.exponent
+        self._mantissa_of_all.scatter_forward()
+        self._exponent_of_all.scatter_forward()
+        factors = self._face_factors.array.reshape(-1, d)
+        factors[:owned] = 1.0
+        if transport.slopes is not None:
+            log_density = log_of(mantissa, exponent) - np.log(volumes.volume)
+            face_factors(log_density, volumes.neighbours, transport.slopes, factors)
+        self._face_factors.scatter_forward()
+        self.mantissa, self.exponent = _euler(
+            self._flux * length,
+            volumes.cell_facets,
+            volumes.cell_signs,
+            volumes.neighbours,
+            volumes.neighbour_facets,
+            volumes.volume,
+            factors,
+            mantissa,
+            exponent,
+        )
+
+
+def split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mantissas in [1/2, 1) and exponents, both as floats, of non-negative numbers."""
+    mantissa, exponent = np.frexp(np.asarray(values, dtype=float))
+    return mantissa, np.where(mantissa > 0, exponent, _NOTHING)
+
+
+def log_of(mantissa: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """log(mantissa 2^exponent); -inf for zero."""
+    with np.errstate(divide="ignore"):
+        return np.log(mantissa) + exponent * _LOG2
+
+
+# What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
+_jit: Callable = numba.njit(cache=True)
+
+
+@_jit
+def _scaled(mantissa, shift):  # type: ignore[no-untyped-def]
+    """Mantissa 2^shift; below the last digit of anything it is added to, zero."""
+    return math.ldexp(mantissa, int(shift)) if shift > -1000 else 0.0
+
+
+@_jit
+def _euler(  # type: ignore[no-untyped-def]
+    flow, cell_facets, cell_signs, neighbours, neighbour_facets, volume, factors, mantissa, exponent
+):
+    cells, d = cell_facets.shape
+    new_mantissa = np.empty(cells)
+    new_exponent = np.empty(cells)
+    for c in range(cells):
+        # The largest exponent among those that contribute is the common scale of the sum.
+        scale = exponent[c]
+        for i in range(d):
+            if cell_signs[c, i] * flow[cell_facets[c, i]] < 0:
+                scale = max(scale, exponent[neighbours[c, i]])
+        out = 0.0
+        total = 0.0
+        for i in range(d):
+            outward = cell_signs[c, i] * flow[cell_facets[c, i]]
+            if outward > 0:
+                out += outward * factors[c, i]
+            elif outward < 0:
+                j = neighbours[c, i]
+                share = -outward * factors[j, neighbour_facets[c, i]] / volume[j]
+                total += share * _scaled(mantissa[j], exponent[j] - scale)
+        total += max(1.0 - out / volume[c], 0.0) * _scaled(mantissa[c], exponent[c] - scale)
+        fraction, power = math.frexp(total)
+        new_mantissa[c] = fraction
+        new_exponent[c] = scale + power if total > 0 else _NOTHING
+    return new_mantissa, new_exponent
+
+
+@_jit
+def _mixed(  # type: ignore[no-untyped-def]
+    mantissa, exponent, other_mantissa, other_exponent, weight, other_weight
+):
+    """Weight M + other_weight M', cell by cell."""
+    new_mantissa = np.empty_like(mantissa)
+    new_exponent = np.empty_like(exponent)
+    for c in range(len(mantissa)):
+        scale = max(exponent[c], other_exponent[c])
+        total = weight * _scaled(mantissa[c], exponent[c] - scale)
+        total += other_weight * _scaled(other_mantissa[c], other_exponent[c] - scale)
+        fraction, power = math.frexp(total)
+        new_mantissa[c] = fraction
+        new_exponent[c] = scale + power if total > 0 else _NOTHING
+    return new_mantissa, new_exponent

@@ -1,0 +1,261 @@
+"""The attention sum against the plain sum in extended precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numba
+import numpy as np
+import pytest
+
+from meanfield_pde.attention.sum import log_partition, softmax_mean
+from meanfield_pde.attention.sum.sources import Sources
+from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, bisect, boxes
+
+TOLERANCE = 1e-10
+# One more and one less than the targets of a tile and the sources of a leaf, a node, and the top.
+SIZES = [1, TILE - 1, TILE, TILE + 1, NODE - 1, NODE + 1, TOP + 1]
+SCALES = [0.0, 1e-8, 1.0, 30.0, 1e3, 1e5]
+DIMENSIONS = [2, 3, 4]
+
+Measure = tuple[np.ndarray, np.ndarray]  # points, log masses
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """One thread unless a test asks for more: to start others takes longer than these sums."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    yield
+    numba.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def tiles_for_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain sum, which does the smallest elsewhere, is what they are compared with here."""
+    monkeypatch.setattr("meanfield_pde.attention.sum.summation.FEW_TERMS", 0)
+
+
+def on_sphere(rng: np.random.Generator, count: int, d: int) -> np.ndarray:
+    points = rng.normal(size=(count, d))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+def equal_masses(rng: np.random.Generator, count: int, d: int) -> Measure:
+    return on_sphere(rng, count, d), np.full(count, -np.log(count))
+
+
+def masses_over_300_decades(rng: np.random.Generator, count: int, d: int) -> Measure:
+    return on_sphere(rng, count, d), np.log(10.0) * rng.uniform(-300, 0, count)
+
+
+def clusters(rng: np.random.Generator, count: int, d: int) -> Measure:
+    centres = on_sphere(rng, 4, d)[rng.integers(4, size=count)]
+    points = centres + 10.0 ** rng.uniform(-12, -2, (count, 1)) * rng.normal(size=(count, d))
+    return points / np.linalg.norm(points, axis=1, keepdims=True), rng.normal(size=count)
+
+
+def repeated_points(rng: np.random.Generator, count: int, d: int) -> Measure:
+    points = on_sphere(rng, 3, d)[rng.integers(3, size=count)]
+    return points, np.log(rng.uniform(size=count))
+
+
+def half_of_the_sphere_empty(rng: np.random.Generator, count: int, d: int) -> Measure:
+    # Blocks are compact, so that many of them have no mass at all.
+    points = on_sphere(rng, count, d)
+    log_masses = np.where(points[:, 0] > 0, rng.normal(size=count), -np.inf)
+    log_masses[rng.integers(count)] = -700.0
+    return points, log_masses
+
+
+def all_mass_in_one_point(rng: np.random.Generator, count: int, d: int) -> Measure:
+    log_masses = np.full(count, -np.inf)
+    log_masses[rng.integers(count)] = -690.0
+    return on_sphere(rng, count, d), log_masses
+
+
+def inside_the_ball(rng: np.random.Generator, count: int, d: int) -> Measure:
+    return on_sphere(rng, count, d) * rng.uniform(size=(count, 1)), rng.normal(size=count)
+
+
+MEASURES: list[Callable[[np.random.Generator, int, int], Measure]] = [
+    equal_masses,
+    masses_over_300_decades,
+    clusters,
+    repeated_points,
+    half_of_the_sphere_empty,
+    all_mass_in_one_point,
+    inside_the_ball,
+]
+
+
+def random_scores(rng: np.random.Generator, count: int, d: int, scale: float) -> np.ndarray:
+    """Scores of one length, as at the cells of a mesh, or of all lengths up to it."""
+    lengths = rng.choice([1.0, 0.0], count, p=[0.9, 0.1]) if rng.integers(2) else rng.random(count)
+    return scale * lengths[:, None] * on_sphere(rng, count, d)
+
+
+def naive(
+    scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means and log Z as in the definition, with the largest exponent taken out."""
+    w, y, log_m = (array.astype(np.longdouble) for array in (scores, points, log_masses))
+    exponent = w @ y.T + log_m
+    largest = exponent.max(axis=1)
+    weight = np.exp(exponent - largest[:, None])
+    total = weight.sum(axis=1)
+    return weight @ y / total[:, None], largest + np.log(total)
+
+
+def check(scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray) -> None:
+    means, logs = naive(scores, points, log_masses)
+    found = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
+    assert found.shape == scores.shape
+    assert np.linalg.norm((found - means).astype(float), axis=1).max() <= TOLERANCE
+    found = log_partition(scores, points, log_masses, tolerance=TOLERANCE)
+    assert found.shape == (len(scores),)
+    assert np.abs(found - logs).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("measure", MEASURES)
+def test_against_the_plain_sum(
+    measure: Callable[[np.random.Generator, int, int], Measure], size: int, d: int
+) -> None:
+    rng = np.random.default_rng([size, d, MEASURES.index(measure)])
+    for scale in SCALES:
+        points, log_masses = measure(rng, size, d)
+        # Numbers of targets that do not fill a tile, either.
+        check(random_scores(rng, rng.choice(SIZES[:-1]), d, scale), points, log_masses)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_many_targets_and_scores_of_all_lengths(scale: float, d: int) -> None:
+    rng = np.random.default_rng(7)
+    points, log_masses = masses_over_300_decades(rng, 200, d)
+    scores = scale * 10.0 ** rng.uniform(-6, 0, (497, 1)) * on_sphere(rng, 497, d)
+    check(scores, points, log_masses)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_targets_at_the_sources(d: int) -> None:
+    """As in the solver: x runs over the points themselves, and the mean is near x."""
+    rng = np.random.default_rng(8)
+    points, log_masses = clusters(rng, 150, d)
+    for scale in SCALES:
+        check(scale * points, points, log_masses)
+
+
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_a_common_factor_of_the_masses_does_not_matter(d: int) -> None:
+    rng = np.random.default_rng(9)
+    points, log_masses = inside_the_ball(rng, 200, d)
+    scores = random_scores(rng, 100, d, 1e3)
+    mean = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
+    log_sum = log_partition(scores, points, log_masses, tolerance=TOLERANCE)
+    for shift in (-690.0, 650.0):
+        shifted = softmax_mean(scores, points, log_masses + shift, tolerance=TOLERANCE)
+        np.testing.assert_allclose(shifted, mean, rtol=0, atol=2 * TOLERANCE)
+        shifted = log_partition(scores, points, log_masses + shift, tolerance=TOLERANCE)
+        np.testing.assert_allclose(shifted, log_sum + shift, rtol=0, atol=2 * TOLERANCE)
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-6, 1e-14])
+@pytest.mark.parametrize("d", DIMENSIONS)
+def test_the_tolerance_is_a_bound(d: int, tolerance: float) -> None:
+    rng = np.random.default_rng(10)
+    for scale in (1.0, 30.0, 1e3):
+        points, log_masses = masses_over_300_decades(rng, 1000, d)
+        scores = random_scores(rng, 70, d, scale)
+        means, logs = naive(scores, points, log_masses)
+        rounding = 1e-14 * (1 + scale) + 1e-12  # the logs of the masses go down to -690
+        found = softmax_mean(scores, points, log_masses, tolerance=tolerance)
+        error = np.linalg.norm((found - means).astype(float), axis=1).max()
+        assert error <= tolerance + rounding
+        found = log_partition(scores, points, log_masses, tolerance=tolerance)
+        assert np.abs(found - logs).max() <= tolerance + rounding
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("d", [2, 3])
+def test_three_levels_of_pruning(
+    measure: Callable[[np.random.Generator, int, int], Measure], d: int
+) -> None:
+    """Thousands of sources, so that whole nodes and tops are skipped, or none is."""
+    rng = np.random.default_rng([13, d, MEASURES.index(measure)])
+    points, log_masses = measure(rng, 3 * TOP + 100, d)
+    for scale in (3.0, 300.0, 3e4):
+        check(random_scores(rng, 50, d, scale), points, log_masses)
+
+
+def test_leaves_are_skipped_where_the_scores_are_long() -> None:
+    rng = np.random.default_rng(14)
+    points = on_sphere(rng, 5 * TOP, 3)
+    sources = Sources(points)
+    sources.load(np.zeros(len(points)))
+    visited = []
+    for scale in (1.0, 100.0, 1e4):
+        near = points[0] + 0.02 * rng.normal(size=(TILE, 3))
+        scores = scale * near / np.linalg.norm(near, axis=1, keepdims=True)
+        visits, _ = sources.survey(np.ascontiguousarray(scores.T), np.array([0]), TOLERANCE)
+        visited.append(visits[0] / sources.leaves)
+    assert visited[0] == 1.0
+    assert visited[1] < 0.25
+    assert visited[2] < 0.02
+
+
+@pytest.mark.parametrize("size", [LEAF, NODE])
+def test_boxes_contain_their_points(size: int) -> None:
+    rng = np.random.default_rng(15)
+    for points in (on_sphere(rng, 1000, 3), clusters(rng, 1000, 3)[0], rng.normal(size=(1000, 3))):
+        ordered = points[np.concatenate(bisect(points, (TOP, NODE, LEAF)))]
+        box = boxes(ordered, size).reshape(-1, 4, 3)
+        for k, start in enumerate(range(0, 1000, size)):
+            offset = ordered[start : start + size] - box[k, 0]
+            for axis in box[k, 1:]:
+                assert np.abs(offset @ axis).max() <= axis @ axis * (1 + 1e-12) + 1e-30
+
+
+def test_the_tree_is_nested() -> None:
+    points = on_sphere(np.random.default_rng(16), 2 * TOP + 5, 3)
+    groups = bisect(points, (TOP, NODE, LEAF))
+    assert [len(group) for group in groups[:-1]] == [LEAF] * (len(groups) - 1)
+    assert np.array_equal(np.sort(np.concatenate(groups)), np.arange(len(points)))
+    tops = bisect(points, (TOP,))
+    order = np.concatenate(groups)
+    for number, top in enumerate(tops):
+        assert set(order[number * TOP : (number + 1) * TOP]) == set(top)
+
+
+def test_arguments_are_left_alone() -> None:
+    rng = np.random.default_rng(11)
+    points, log_masses = half_of_the_sphere_empty(rng, 100, 3)
+    given = random_scores(rng, 50, 3, 10.0), points, log_masses
+    copies = [array.copy() for array in given]
+    softmax_mean(*given)
+    for array, copy in zip(given, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
+@pytest.mark.parametrize("d", DIMENSIONS)
+@pytest.mark.parametrize("measure", [masses_over_300_decades, half_of_the_sphere_empty])
+def test_the_number_of_threads_changes_no_bit(
+    measure: Callable[[np.random.Generator, int, int], Measure],
+    d: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("meanfield_pde.attention.sum.summation.WORK_PER_THREAD", 1.0)
+    rng = np.random.default_rng(12)
+    for scale in (1.0, 1e3, 1e5):
+        points, log_masses = measure(rng, 500, d)
+        scores = random_scores(rng, 500, d, scale)
+        results = []
+        for count in (1, 2):
+            numba.set_num_threads(count)
+            mean = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
+            log_sum = log_partition(scores, points, log_masses, tolerance=TOLERANCE)
+            results.append((mean.tobytes(), log_sum.tobytes()))
+        assert results[0] == results[1]

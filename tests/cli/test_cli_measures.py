@@ -1,0 +1,135 @@
+"""`limit` and `wasserstein`, and runs that compare: in one piece, resumed, on two ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meanfield_pde import Measure, read_result
+from tests.conftest import CIRCLE, SPHERE, Command, Main, Write
+
+COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
+TURN = "[[0.0, -1.0], [1.0, 0.0]]"
+
+
+def test_limit_prints_a_report_or_json(command: Command, write_case: Write) -> None:
+    case = write_case(CIRCLE)
+    report = command("limit", case)
+    assert report.returncode == 0
+    assert "two atoms at ±" in report.stdout
+    told = json.loads(command("limit", case, "--json").stdout)
+    assert told["dimension"] == 1
+    assert told["contraction_rate"] > 0
+
+
+def test_limit_says_why_there_is_none(command: Command, write_case: Write) -> None:
+    case = write_case(CIRCLE, ("[[1.0, 0.2], [0.0, 0.3]]", TURN))
+    told = json.loads(command("limit", case, "--json").stdout)
+    assert told["exists"] is False
+    assert "complex" in told["reason"]
+
+
+def test_run_refuses_to_compare_with_a_limit_that_does_not_exist(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    case = write_case(CIRCLE + COMPARE, ("[[1.0, 0.2], [0.0, 0.3]]", TURN))
+    code, err = main("run", case, "--output", tmp_path / "out")
+    assert code == 2
+    assert "no limit" in err
+    assert "complex" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def write_measures(folder: Path) -> tuple[Path, Path]:
+    angle = np.array([0.0, 1.0, 2.0])
+    points = np.column_stack([np.cos(angle), np.sin(angle)])
+    Measure(points, np.array([0.5, 0.5, 0.0])).write(folder / "a.npz")
+    Measure(points, np.array([0.0, 0.5, 0.5])).write(folder / "b.npz")
+    return folder / "a.npz", folder / "b.npz"
+
+
+@pytest.mark.parametrize("method", ["auto", "lp"])
+@pytest.mark.parametrize(
+    ("p", "cost", "expected"),
+    [(1, "geodesic", 1.0), (2, "geodesic", 1.0), (1, "chordal", np.sin(1.0))],
+)
+def test_wasserstein_of_two_files(
+    p: int, cost: str, expected: float, method: str, command: Command, tmp_path: Path
+) -> None:
+    """Half of the mass moves by 2, or all of it by 1; chords make the long way cheaper."""
+    done = command(
+        "wasserstein", *write_measures(tmp_path), "--p", p, "--cost", cost, "--method", method,
+        "--json",
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    assert told[f"w{p}"] == pytest.approx(expected, rel=1e-9)
+    assert told["low"] <= told[f"w{p}"] * (1 + 1e-12)
+    assert told["high"] >= told[f"w{p}"] * (1 - 1e-12)
+
+
+def test_wasserstein_wrong_input(main: Main, tmp_path: Path) -> None:
+    first, second = write_measures(tmp_path)
+    outside = tmp_path / "outside.npz"
+    Measure(np.array([[2.0, 0.0]]), np.ones(1)).write(outside)
+    space = tmp_path / "space.npz"
+    Measure(np.eye(3), np.ones(3)).write(space)
+    negative = tmp_path / "negative.npz"
+    np.savez(negative, points=np.eye(2), masses=np.array([1.0, -1.0]))
+    empty = tmp_path / "empty.npz"
+    np.savez(empty, points=np.zeros((0, 2)), masses=np.zeros(0))
+    for wrong, part in (
+        (tmp_path / "none.npz", "none.npz"),
+        (outside, "unit sphere"),
+        (space, "dimension"),
+        (negative, "masses >= 0"),
+        (empty, "empty"),
+    ):
+        code, err = main("wasserstein", first, wrong)
+        assert code == 2, err
+        assert err.count("\n") == 1
+        assert part in err, err
+    code, err = main("wasserstein", first, second, "--p", 3)
+    assert code == 2
+
+
+def test_compared_run_is_complete_and_resumes(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """Resumed from t = 1, densities are the same bits and distances the same to the interval."""
+    case = write_case(CIRCLE + COMPARE)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main("run", case, "--until", 2, "--quiet", "--output", whole) == (0, "")
+    assert main("run", case, "--until", 1, "--quiet", "--output", parts) == (0, "")
+    assert main("run", case, "--until", 2, "--quiet", "--output", parts, "--resume") == (0, "")
+    first, second = read_result(whole), read_result(parts)
+    assert np.array_equal(first.masses, second.masses)
+    assert first.zero_masses is not None
+    assert second.zero_masses is not None
+    assert np.array_equal(first.zero_masses, second.zero_masses)
+    for name, column in first.history.items():
+        assert column == pytest.approx(second.history[name], rel=1e-7, abs=1e-12, nan_ok=True)
+    names = list(first.history)
+    assert names[names.index("lyapunov") + 1 : names.index("w2_limit")] == [
+        "w1_limit", "w1_limit_low", "w1_limit_high",
+        "w1_zero", "w1_zero_low", "w1_zero_high", "w1_zero_to_limit",
+    ]  # fmt: skip
+    told = json.loads((whole / "summary.json").read_text())
+    assert told["distances_not_closed"] == {}
+    assert set(told["least_distances"]) >= {"w1_limit", "w2_zero"}
+
+
+def test_distances_do_not_depend_on_ranks(
+    command: Command, write_case: Write, tmp_path: Path
+) -> None:
+    case = write_case(SPHERE + COMPARE)
+    for ranks in (1, 2):
+        out = tmp_path / str(ranks)
+        done = command("run", case, "--until", 1, "--quiet", "--output", out, ranks=ranks)
+        assert done.returncode == 0, done.stderr
+    one, two = (read_result(tmp_path / str(ranks)).history for ranks in (1, 2))
+    for name in one:
+        assert one[name] == pytest.approx(two[name], rel=1e-7, abs=1e-12, nan_ok=True), name

@@ -1,0 +1,318 @@
+"""The command line: exit codes, one line for each wrong input, and nothing written then."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from meanfield_pde.mesh.files import read_surface, write_surface
+from meanfield_pde.mesh.surface import Surface, circle_surface
+from tests.conftest import CIRCLE, SPHERE, Command, Main, Write, environment
+
+IDENTITY = "[[1.0, 0.0], [0.0, 1.0]]"
+VALUE = "[[1.0, 0.2], [0.0, 0.3]]"
+DENSITY = "1 + 0.5*x + 0.3*x*y"
+SAVE = "save_every = 0.5"
+
+WRONG = {
+    "misspelt key": ([("beta  =", "betta =")], "[attention] unknown key 'betta'", "'beta'"),
+    "unknown key": ([("[time]", "[time]\nsteps = 3")], "[time] unknown key 'steps'", "until"),
+    "unknown section": ([("[time]", "[tims]")], "unknown section [tims]", "'time'"),
+    "ragged": ([(VALUE, "[[1.0, 0.2], [0.3]]")], "attention.value", "equal length", "1 in row 1"),
+    "not finite": ([(VALUE, "[[1.0, inf], [0, 1]]")], "attention.value[0][1]", "finite", "inf"),
+    "not square": ([(VALUE, "[[1.0, 0.2]]")], "attention.value", "square (d x d)", "1 x 2"),
+    "query too wide": (
+        [(f"query = {IDENTITY}", "query = [[1, 0, 0]]")],
+        "attention.query",
+        "1 x 3",
+    ),
+    "dimension 1": ([(VALUE, "[[1.0]]"), (IDENTITY, "[[1.0]]")], "attention.value", "2 x 2"),
+    "dimension 4": (
+        [(VALUE, f"[{', '.join(['[1, 0, 0, 0]'] * 4)}]"), (IDENTITY, "[[1, 0, 0, 0]]")],
+        "attention.value must be 2 x 2",
+        "got 4 x 4",
+    ),
+    "another mesh": ([('"circle"', '"sphere"')], "mesh.kind 'sphere' needs a 3 x 3", "got 2 x 2"),
+    "negative beta": ([("40.0", "-1.0")], "attention.beta must be a number >= 0", "got -1.0"),
+    "beta nan": ([("40.0", "nan")], "attention.beta must be a number >= 0", "got nan"),
+    "singular": (
+        [("40.0", '"inf"'), (f"key   = {IDENTITY}", "key = [[1, 0], [0, 0]]")],
+        "zero temperature",
+        "singular values are [1. 0.]",
+    ),
+    "negative density": ([(DENSITY, "0.3 + x")], "initial.density must be finite and >= 0", "-0.7"),
+    "zero density": ([(DENSITY, "0 * x")], "initial.density is zero everywhere", "'0 * x'"),
+    "negative end": ([("until = 5.0", "until = -2.0")], "time.until", ">= 0", "got -2.0"),
+    "beyond the end": ([(SAVE, "save_at = [1, 9]")], "time.save_at[1]", "time.until = 5.0", "9.0"),
+    "unsorted": ([(SAVE, "save_at = [2, 1]")], "time.save_at must increase", "1.0 after 2.0"),
+    "missing tokens": (
+        [('kind = "expression"', 'kind = "tokens"'), (f'density = "{DENSITY}"', 'path = "no.npz"')],
+        "initial.path",
+        "does not exist",
+    ),
+    "missing mesh": (
+        [('kind = "circle"\ncells = 200', 'kind = "file"\npath = "no.xdmf"')],
+        "mesh.path",
+        "no.xdmf",
+    ),
+    "not TOML": ([("[time]", "[time")], "not valid TOML", "line"),
+}
+
+
+def assert_one_line(err: str, *parts: str) -> None:
+    assert err.startswith("meanfield-pde: "), err
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    for part in parts:
+        assert part in err
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_case(wrong: str, main: Main, write_case: Write, tmp_path: Path) -> None:
+    changes, *parts = WRONG[wrong]
+    case = write_case(CIRCLE, *changes)
+    code, err = main("run", case, "--output", tmp_path / "out")
+    assert code == 2
+    assert_one_line(err, str(case), *parts)
+    assert [path.name for path in tmp_path.iterdir()] == [case.name]
+
+
+def test_missing_case_file(main: Main, write_case: Write, tmp_path: Path) -> None:
+    write_case(CIRCLE)
+    code, err = main("run", tmp_path / "some-cas.toml")
+    assert code == 2
+    assert_one_line(err, "some-cas.toml: no such case file", "did you mean 'some-case.toml'")
+
+
+def test_mesh_with_a_boundary(main: Main, write_case: Write, tmp_path: Path) -> None:
+    whole = circle_surface(12)
+    write_surface(tmp_path / "open.xdmf", Surface(whole.points, whole.cells[:-1]))
+    case = write_case(CIRCLE, ('kind = "circle"\ncells = 200', 'kind = "file"\npath = "open.xdmf"'))
+    code, err = main("run", case, "--output", tmp_path / "out")
+    assert code == 2
+    assert_one_line(err, "mesh.path: ", "open.xdmf", "vertex")
+    assert not (tmp_path / "out").exists()
+
+
+def test_mesh_of_another_dimension(main: Main, write_case: Write, tmp_path: Path) -> None:
+    write_surface(tmp_path / "circle.xdmf", circle_surface(12))
+    mesh = ('kind = "sphere"\ncells = 320', 'kind = "file"\npath = "circle.xdmf"')
+    code, err = main("run", write_case(SPHERE, mesh), "--output", tmp_path / "out")
+    assert code == 2
+    assert_one_line(err, "3")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["COMMAND"]),
+        (["rum"], ["invalid choice: 'rum'", "run"]),
+        (["run"], ["CASE.toml"]),
+        (["run", "some-case.toml", "--quite"], ["--quite"]),
+        (["run", "some-case.toml", "--unti", "3"], ["--unti"]),
+        (["run", "some-case.toml", "--until", "-3"], ["time.until", "-3"]),
+        (["run", "some-case.toml", "--until", "soon"], ["--until", "'soon'"]),
+        (["run", "some-case.toml", "--until", "nan"], ["--until", "'nan'"]),
+        (["run", "some-case.toml", "--resume"], ["nothing to resume"]),
+        (["run", "some-case.toml", "--resume", "--overwrite"], ["exclude each other"]),
+        (["run", "some-case.toml", "--output", "some-case.toml"], ["is a file"]),
+        (["run", "some-case.toml", "--output", "some-case.toml/a"], ["cannot write the results"]),
+        (["run", "some-case.toml", "--output", "/proc/a"], ["/proc/a: cannot write the results"]),
+        (["run", "some-case.toml", "-ts_typo", "3"], ["-ts_typo"]),
+        (["run", "some-case.toml", "-ts_typo", "3", "--until", "3"], ["--until", "before"]),
+        (["run", "some-case.toml", "-ts_dt", "1"], ["-ts_dt has no effect"]),
+        (["run", "some-case.toml", "-ts_adapt_type", "basic"], ["-ts_adapt_type has no effect"]),
+        (["run", "some-case.toml", "-ts_type", "rk"], ["-ts_type rk", "ssp"]),
+        (["run", "some-case.toml", "-ts_type", "typo"], ["Unknown TS type: typo"]),
+        (["run", "some-case.toml", "-ts_ssp_type", "typo"], ["typo"]),
+        (["run", "some-case.toml", "-ts_ssp_nstages", "few"], ["few"]),
+        (["run", "some-case.toml", "-ts_ssp_nstages", "1"], ["-ts_ssp_num_stages 1"]),
+        (["run", "some-case.toml", "-ts_ssp_nstages", "9", "9"], ["one value"]),
+        (["plot", "nowhere"], ["nowhere: no such result folder"]),
+        (["plot", "."], ["not a result folder", "case.toml"]),
+        (["mesh", "torus", "--cells", "9", "--output", "a.xdmf"], ["'torus'"]),
+        (["mesh", "circle", "--cells", "2", "--output", "a.xdmf"], ["3", "got 2"]),
+        (["mesh", "circle", "--cells", "few", "--output", "a.xdmf"], ["--cells", "'few'"]),
+        (["mesh", "circle", "--cells", "9", "--output", "a.vtk"], ["a.vtk", ".xdmf"]),
+        (["mesh", "circle", "--cells", "9", "--output", "no/a.xdmf"], ["the folder no"]),
+    ],
+)
+def test_wrong_command_line(
+    arguments: list[str],
+    parts: list[str],
+    main: Main,
+    write_case: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_case(CIRCLE)
+    code, err = main(*arguments)
+    assert code == 2
+    assert_one_line(err, *parts)
+    assert [path.name for path in tmp_path.iterdir()] == ["some-case.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--grade", "2"], ["--grade and --grade-to go together"]),
+        (["--grade-to", "1,0"], ["--grade and --grade-to go together"]),
+        (["--grade", "2", "--grade-to", "1,0,0"], ["2 finite numbers", "[1.0, 0.0, 0.0]"]),
+        (["--grade", "2", "--grade-to", "-1,a"], ["--grade-to", "'a'"]),
+        (["--grade", "0", "--grade-to", "1,0"], ["grade", ">= 1", "got 0.0"]),
+    ],
+)
+def test_wrong_grade(arguments: list[str], parts: list[str], main: Main, tmp_path: Path) -> None:
+    code, err = main("mesh", "circle", "--cells", 9, *arguments, "--output", tmp_path / "a.xdmf")
+    assert code == 2
+    assert_one_line(err, *parts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_mesh_command_writes_what_a_case_reads(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    graded = ("--grade", 3, "--grade-to", "-1,0.5")
+    assert main("mesh", "circle", "--cells", 60, *graded, "--output", tmp_path / "a.xdmf")[0] == 0
+    assert len(read_surface(tmp_path / "a.xdmf").cells) == 60
+    case = write_case(CIRCLE, ('kind = "circle"\ncells = 200', 'kind = "file"\npath = "a.xdmf"'))
+    assert main("run", case, "--until", 0.1, "--output", tmp_path / "out")[0] == 0
+    sphere = ("mesh", "sphere", "--cells", 100, "--output", tmp_path / "b.xdmf")
+    code, err = main(*sphere)  # the least 20 n^2 that is at least 100
+    assert (code, "b.xdmf: 180 cells" in err) == (0, True)
+
+
+def test_petsc_options_are_used(main: Main, write_case: Write, tmp_path: Path) -> None:
+    case, log = write_case(CIRCLE), tmp_path / "log.txt"
+    until = ("--until", 0.1, "--quiet", "--output")
+    # Either name of the option; PETSc itself reads but one of them.
+    assert main("run", case, *until, tmp_path / "a", "-ts_ssp_nstages", 9)[0] == 0
+    assert main("run", case, *until, tmp_path / "e", "-ts_ssp_num_stages", 9)[0] == 0
+    third = ("-ts_ssp_type", "rks3", "-ts_ssp_nstages", 9, "-log_view", f":{log}")
+    assert main("run", case, *until, tmp_path / "b", *third) == (0, "")
+    assert "TSStep" in log.read_text()
+    # Options end with their command.
+    assert main("run", case, *until, tmp_path / "c")[0] == 0
+    assert main("run", case, *until, tmp_path / "d")[0] == 0
+    history = {name: (tmp_path / name / "history.csv").read_text() for name in "abcde"}
+    assert history["c"] == history["d"]
+    assert history["a"] == history["e"]
+    assert len(set(history.values())) == 3
+
+
+def test_help_and_info(command: Command) -> None:
+    shown = command("run", "--help", ranks=2)
+    assert shown.returncode == 0
+    assert shown.stdout.count("usage: meanfield-pde run") == 1
+    shown = command("info")
+    assert shown.returncode == 0
+    for name in ("meanfield_pde", "dolfinx", "petsc", "numba", "cores", "threads/rank", "MPI"):
+        assert f"\n{name} " in f"\n{shown.stdout}"
+
+
+def test_debug_gives_the_traceback(main: Main) -> None:
+    for arguments in (("--debug", "run", "no.toml"), ("run", "no.toml", "--debug")):
+        code, err = main(*arguments)
+        assert code == 2
+        assert "Traceback" in err
+        assert err.splitlines()[-1].startswith("meanfield-pde: no.toml: no such case file")
+
+
+def test_message_appears_once_and_both_ranks_end(command: Command, write_case: Write) -> None:
+    case = write_case(CIRCLE, ("40.0", "-1.0"))
+    ended = command("run", case, ranks=2)
+    assert ended.returncode == 2
+    assert_one_line(ended.stderr, "attention.beta")
+    assert ended.stdout == ""
+    ended = command("run", write_case(CIRCLE), "-ts_typo", 3, ranks=2)
+    assert ended.returncode == 2
+    assert_one_line(ended.stderr, "-ts_typo")
+    assert not (case.parent / "results").exists()
+
+
+BROKEN = """
+import sys
+from mpi4py import MPI
+from meanfield_pde import (SolverError)
+from meanfield_pde.cli import main as cli
+from meanfield_pde.solver import simulation
+cli.PATIENCE = 1.0
+def broken(self, *arguments):
+    raise {error}("no such luck")
+if MPI.COMM_WORLD.rank == {rank}:
+    simulation.Simulation.{method} = broken
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "rank", "method"),
+    [("KeyError", 1, "_save"), ("KeyError", 0, "_save"), ("SolverError", 1, "solution")],
+)
+def test_one_failing_rank_ends_all(
+    error: str, rank: int, method: str, command: Command, write_case: Write, tmp_path: Path
+) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text(BROKEN.format(error=error, rank=rank, method=method), encoding="utf-8")
+    start = time.monotonic()
+    ended = command("run", write_case(CIRCLE), ranks=2, script=script)
+    assert ended.returncode != 0
+    assert time.monotonic() - start < 60  # on the first use kernels are compiled
+    assert f"rank {rank}" in ended.stderr
+    assert "no such luck" in ended.stderr
+
+
+def test_failure_is_exit_code_1(command: Command, write_case: Write, tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    broken = BROKEN.format(error="SolverError", rank=0, method="_save")
+    script.write_text(broken, encoding="utf-8")
+    ended = command("run", write_case(CIRCLE), "--quiet", script=script)
+    assert ended.returncode == 1
+    assert_one_line(ended.stderr, "no such luck")
+
+
+def test_messages_only_without_a_terminal(command: Command, write_case: Write) -> None:
+    case = write_case(CIRCLE)
+    ended = command("run", case, "--until", 0.2, "--output", "a", ranks=2)
+    assert ended.returncode == 0
+    first, *_, last = lines = ended.stderr.splitlines()
+    assert len(lines) == len(set(lines)), "one rank speaks"
+    assert "|" not in ended.stderr, "there is no bar"
+    assert first == "200 cells, 2 ranks x 1 thread, to t = 0.2"
+    assert last.startswith("done: t = 0.2 after ")
+    ended = command("run", case, "--until", 0.2, "--output", "b", "--quiet")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_progress_bar_on_a_terminal(write_case: Write, tmp_path: Path) -> None:
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen(
+        ["meanfield-pde", "run", str(write_case(CIRCLE, ("200", "800"))), "--until", "2"],
+        stderr=terminal,
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while part := os.read(screen, 65536):
+            shown += part
+    except OSError:  # the other side has closed the terminal
+        pass
+    os.close(screen)
+    assert process.wait(60) == 0
+    bars = [line for line in shown.decode().split("\r") if "|" in line]
+    for part in ("t = ", "/2 |", "<", "step ", "dt ", "mass 1.00000"):
+        assert part in bars[-1]

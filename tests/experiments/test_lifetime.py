@@ -1,0 +1,182 @@
+"""Lifetimes: of the density and of tokens, their laws, and the command that measures them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_case
+from meanfield_pde.experiments.folder import read_table, write_table
+from meanfield_pde.experiments.lifetime import density_lifetime, switching_progress, token_lifetime
+from meanfield_pde.experiments.lifetimes import summarise_lifetimes
+from meanfield_pde.theory.fits import fit_or_none, linear_fit
+from tests.conftest import Command, Main, Write
+from tests.theory.test_phases import MIXTURE, limit_at
+from tests.theory.test_projection_limit import rotation
+
+DEMO = Path(__file__).parents[2] / "demos/circle.toml"
+SMALL = ("cells = 800", "cells = 160")
+
+
+def test_lines() -> None:
+    x = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    noise = np.array([0.1, -0.2, 0.05, 0.15, -0.1])
+    fit = linear_fit(x, 3 + 2 * x + noise)
+    assert (fit.slope, fit.intercept) == pytest.approx((1.995, 3.015), abs=1e-12)
+    # Student's t with 3 degrees of freedom, 3.182, times the standard error by hand.
+    residual = 2 * x + 3 + noise - fit(x)
+    by_hand = 3.18244630528 * math.sqrt((residual**2).sum() / 3 / 10)
+    assert fit.slope_error == pytest.approx(by_hand)
+    assert 0.99 < fit.r_squared < 1
+    assert linear_fit(x[:2], x[:2]).slope_error == math.inf
+    assert fit_or_none(x, np.array([1.0, np.nan, np.nan, np.nan, np.nan])) is None
+    with pytest.raises(InputError, match="two places"):
+        linear_fit(np.ones(3), x[:3])
+
+
+def test_tables_read_back(tmp_path: Path) -> None:
+    rows = [{"kind": "density", "beta": 1 / 3, "seed": None, "log_masses": True}]
+    write_table(tmp_path / "a.csv", rows)
+    assert read_table(tmp_path / "a.csv") == rows
+    assert read_table(tmp_path / "b.csv") == []
+
+
+def test_the_lifetime_does_not_depend_on_the_mesh_nor_on_the_range_of_doubles() -> None:
+    attention = limit_at(80.0).attention
+    coarse, fine, logs = (
+        density_lifetime(attention, circle_mesh(cells), MIXTURE, until=13.0, log_masses=wide)
+        for cells, wide in ((200, False), (400, False), (200, True))
+    )
+    assert coarse.lifetime == pytest.approx(fine.lifetime, rel=0.05)
+    assert fine.lifetime == pytest.approx(11.1, rel=0.03)
+    assert logs.lifetime == pytest.approx(coarse.lifetime, rel=1e-9)
+    assert logs.log_masses
+
+
+def test_a_lifetime_that_is_not_reached() -> None:
+    found = density_lifetime(limit_at(80.0).attention, circle_mesh(100), MIXTURE, until=5.0)
+    assert found.lifetime is None
+    assert found.until == 5.0
+    assert found.angle > 0.3
+
+
+def test_tokens_leave_early_whatever_the_temperature() -> None:
+    """200 tokens, far from the 38 of the density at beta = 320."""
+    found = [token_lifetime(limit_at(beta).attention, MIXTURE, 200, 0) for beta in (320.0, 640.0)]
+    assert all(5 < one.lifetime < 9 for one in found)
+    assert found[0].lifetime == pytest.approx(found[1].lifetime, rel=0.15)
+    assert all(one.angle < 0.05 for one in found)
+
+
+@pytest.mark.slow
+def test_lifetimes_grow_linearly_with_beta() -> None:
+    """Measured over beta = 80 ... 640: within 2 % of the prediction."""
+    betas = np.array([80.0, 160.0, 320.0])
+    found = [
+        density_lifetime(limit_at(b).attention, circle_mesh(200), MIXTURE, until=0.15 * b + 5)
+        for b in betas
+    ]
+    slope = linear_fit(betas, np.array([one.lifetime for one in found])).slope
+    assert slope == pytest.approx(limit_at(80.0).lifetime_per_beta, rel=0.15)
+
+
+@pytest.mark.slow
+def test_the_metastable_state_ends_where_the_tail_comes_from() -> None:
+    """The tail is lost at e2 sooner than at e: slope 0.4255 in beta, not 0.768."""
+    drift, value = np.diag([1, 0.2]), rotation(0.5) @ np.diag([1, 0.1]) @ rotation(0.5).T
+    key_query = np.linalg.solve(value, drift)
+    key_query /= np.linalg.norm(key_query, 2)
+    betas, found = np.array([600.0, 1200.0]), []
+    for beta in betas:
+        attention = Attention(key_query, np.eye(2), value, beta)
+        found.append(density_lifetime(attention, circle_mesh(200), MIXTURE).lifetime)
+    slope = linear_fit(betas, np.array(found)).slope
+    assert slope == pytest.approx(ProjectionLimit(attention).lifetime_per_beta, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("attention", "why"),
+    [
+        (limit_at(math.inf).attention, "zero temperature"),
+        (Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.2]), 50.0), "same dominant eigenspace"),
+        (Attention(np.eye(2), np.eye(2), np.array([[0.0, -1.0], [1.0, 0.0]]), 50.0), "complex"),
+    ],
+)
+def test_what_has_no_lifetime(attention: Attention, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        switching_progress(attention)
+
+
+def test_the_laws_are_fitted(tmp_path: Path) -> None:
+    """Measurements made up to obey both laws exactly."""
+    limit = limit_at(80.0)
+    row = {"angle": 0.0, "seed": None, "kind": "density", "count": 100}
+    rows = [row | {"beta": b, "lifetime": 2 + limit.lifetime_per_beta * b} for b in (80.0, 160.0)]
+    rows.append(row | {"beta": 320.0, "lifetime": None})
+    for seed in range(2):
+        rows += [
+            row
+            | {"kind": "tokens", "beta": 80.0, "count": n, "seed": seed}
+            | {"lifetime": 1 + math.log(n) / limit.tail_rate + 0.1 * seed}
+            for n in (100, 1000)
+        ]
+    summary = summarise_lifetimes(read_case(DEMO), rows)
+    assert summary["density"]["slope_over_predicted"] == pytest.approx(1, rel=1e-5)
+    assert summary["density"]["not_reached"] == [320.0]
+    assert summary["tokens"]["slope_over_predicted"] == pytest.approx(1, rel=1e-5)
+    assert summary["tokens"]["means"][0]["samples"] == 2
+
+
+def test_the_command_measures_once(
+    command: Command, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    case = write_case(DEMO.read_text(), SMALL)
+    out = tmp_path / "out"
+    arguments = ("lifetime", case, "--beta", 20, 30, "--tokens", 40, 80, "--seeds", 1)
+    ended = command(*arguments, "--output", out, ranks=2)
+    assert ended.returncode == 0, ended.stderr
+    assert "density, slope in beta: " in ended.stderr
+    rows = read_table(out / "lifetime.csv")
+    assert [(r["kind"], r["beta"]) for r in rows[:2]] == [("density", 20), ("density", 30)]
+    assert len(rows) == 6
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["density"]["predicted_slope"] == pytest.approx(0.11283, rel=1e-4)
+    assert imread(out / "figures/lifetime.png").std() > 0.05
+    # Again, with one more, on another number of ranks: only that is measured.
+    code, err = main(*arguments[:3], 20, 30, 35, "--output", out)
+    assert code == 0
+    assert err.count("beta = ") == 1
+    assert "beta = 35, 160 cells" in err
+
+
+def test_what_was_given_up_is_measured_again_with_more_time(
+    main: Main, command: Command, write_case: Write, tmp_path: Path
+) -> None:
+    case, out = write_case(DEMO.read_text(), ("cells = 800", "cells = 60")), tmp_path / "out"
+    arguments = ("lifetime", case, "--beta", 30, "--tokens", 20, "--seeds", 1, "--output", out)
+    for until, found in ((0.5, None), (0.4, None), (40, 2.0), (0.5, 2.0)):
+        assert main(*arguments, "--until", until)[0] == 0
+        rows = read_table(out / "lifetime.csv")
+        assert len(rows) == 2
+        for row in rows:
+            assert (row["lifetime"] is None) == (found is None)
+            assert row["until"] >= (found or 0.5)
+    for until in ("inf", -1):
+        code, err = main(*arguments, "--until", until)
+        assert (code, "until must be a finite number > 0" in err) == (2, True)
+    # The error of a mean of one is a number that JSON does not have.
+    printed = command(*arguments, "--json", "--quiet").stdout
+    assert json.loads(printed, parse_constant=pytest.fail)["tokens"]["means"][0]["error"] is None
+    # Another case does not go there.
+    other = write_case(DEMO.read_text(), ("cells = 800", "cells = 100"), name="other.toml")
+    code, err = main("lifetime", other, "--beta", 20, "--output", out)
+    assert code == 2
+    assert "another case, which differs in mesh.cells" in err
+    code, err = main("lifetime", case, "--beta", -3)
+    assert code == 2
+    assert "--beta must be a finite number > 0" in err

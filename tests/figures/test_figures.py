@@ -1,0 +1,150 @@
+"""Figures: one for every kind of result, with what they say checked in matplotlib's own objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from meanfield_pde import read_result
+from meanfield_pde.figures import density as figures
+from meanfield_pde.figures import distances as distance_figure
+from meanfield_pde.figures import mollweide
+from meanfield_pde.results.folder import Result
+from tests.conftest import CIRCLE, SPHERE, Main, Write
+
+UPRIGHT = ("[[1.0, 0.2], [0.0, 0.3]]", "[[0.3, 0.0], [0.4, 1.0]]")
+
+
+def picture(path: Path) -> np.ndarray:
+    image = imread(path)
+    assert image.std() > 0.05  # not empty
+    return image
+
+
+@pytest.mark.parametrize("text", [CIRCLE, SPHERE], ids=["circle", "sphere"])
+@pytest.mark.parametrize("until", [0, 0.5])
+def test_run_draws_and_plot_draws_again(
+    text: str, until: float, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """A single saved time included."""
+    out = tmp_path / "out"
+    assert main("run", write_case(text), "--until", until, "--quiet", "--output", out) == (0, "")
+    assert len(read_result(out).times) == (1 if until == 0 else 2)
+    drawn = picture(out / "figures/density.png")
+    (out / "figures/density.png").unlink()
+    (out / "figures").rmdir()
+    code, err = main("plot", out)
+    assert code == 0
+    assert err == f"{out / 'figures/density.png'}\n"
+    np.testing.assert_array_equal(picture(out / "figures/density.png"), drawn)
+
+
+def some_result(tmp_path: Path, text: str, points: np.ndarray, masses: np.ndarray) -> Result:
+    cells = len(points)
+    return Result(
+        directory=tmp_path,
+        case=text,
+        points=points,
+        volumes=np.full(cells, 2 * np.pi * (points.shape[1] - 1) / cells),
+        spread=np.zeros(cells),
+        vertices=np.repeat(points[:, None], points.shape[1], axis=1),
+        times=np.arange(len(masses), dtype=float),
+        masses=masses,
+        history={},
+    )
+
+
+def circle_result(tmp_path: Path, times: int, text: str = CIRCLE) -> Result:
+    angle = np.linspace(-np.pi, np.pi, 40, endpoint=False) + 0.01
+    points = np.column_stack([np.cos(angle), np.sin(angle)])
+    masses = np.exp(np.arange(times)[:, None] * 9 * np.cos(angle))
+    return some_result(tmp_path, text, points, masses / masses.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize(("times", "panels"), [(1, 1), (2, 1), (4, 2), (30, 2)])
+def test_circle_panels(times: int, panels: int, tmp_path: Path) -> None:
+    """A heat map only where there are times enough for one."""
+    figure = figures._draw_circle(circle_result(tmp_path, times))
+    plots = [axes for axes in figure.axes if axes.get_xlabel()]
+    assert len(plots) == panels
+    picture(figures.save(figure, tmp_path / "figures/a.png"))
+
+
+def test_empty_cells_and_steep_densities(tmp_path: Path) -> None:
+    result = circle_result(tmp_path, 40)
+    result.masses[result.masses < 1e-30] = 0.0
+    picture(figures.draw_density(result))
+
+
+def test_directions_are_marked_once(tmp_path: Path) -> None:
+    """A = V here; the two directions differ where B is no multiple of I."""
+    labels = [mark.label for mark in figures.marks(circle_result(tmp_path, 1))]
+    assert labels == ["± dominant eigenvector of A = VBᵀ and of V"]
+    other = CIRCLE.replace("query = [[1.0, 0.0], [0.0, 1.0]]", "query = [[1.0, 0.5], [0.0, 1.0]]")
+    marks = figures.marks(circle_result(tmp_path, 1, other.replace(*UPRIGHT)))
+    assert [mark.label for mark in marks] == [
+        "± dominant eigenvector of A = VBᵀ",
+        "± dominant eigenvector of V",
+    ]
+    np.testing.assert_allclose(np.abs(marks[1].points), [[0, 1], [0, 1]], atol=1e-12)
+
+
+def test_a_plane_is_marked_as_a_great_circle(tmp_path: Path) -> None:
+    one = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    plane = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.2]]
+    text = f"[attention]\nquery = {one}\nkey = {one}\nvalue = {plane}\nbeta = 5.0\n"
+    result = some_result(tmp_path, text, np.eye(3), np.array([[1.0, 2.0, 3.0]]))
+    (mark,) = figures.marks(result)
+    assert mark.label == "± dominant eigenspace of A = VBᵀ and of V"
+    assert mark.points.shape[0] > 100
+    np.testing.assert_allclose(mark.points[:, 2], 0, atol=1e-12)
+    picture(figures.save(figures._draw_sphere(result), tmp_path / "figures/a.png"))
+
+
+@pytest.mark.parametrize(("times", "maps"), [(1, 1), (2, 2), (7, 6)])
+def test_sphere_maps(times: int, maps: int, tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    points = generator.normal(size=(200, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    masses = np.exp(np.arange(times)[:, None] * 3 * points[:, 2])
+    text = SPHERE.replace("40.0", '"inf"')
+    figure = figures._draw_sphere(some_result(tmp_path, text, points, masses))
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert len(titles) == maps
+    assert titles[0] == "t = 0"
+    assert titles[-1] == f"t = {times - 1}"
+    assert "zero temperature, 200 cells" in figure.get_suptitle()
+    picture(figures.save(figure, tmp_path / "figures/a.png"))
+
+
+def test_pixels_show_the_cell_below_them() -> None:
+    """The map there and back: the pixel at the place of a point shows the cell of that point."""
+    generator = np.random.default_rng(2)
+    points = generator.normal(size=(50, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    cell, inside = mollweide.pixel_cells(points)
+    shown = np.full(inside.shape, -1)
+    shown[inside] = cell
+    x, y = mollweide.project(points)
+    column = ((x / (2 * np.sqrt(2)) + 1) / 2 * shown.shape[1]).astype(int)
+    row = ((y / np.sqrt(2) + 1) / 2 * shown.shape[0]).astype(int)
+    np.testing.assert_array_equal(shown[row, column], np.arange(50))
+
+
+def test_distances_are_drawn_with_their_rates(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """Both orders, with intervals; nothing is drawn for a run that did not compare."""
+    out = tmp_path / "out"
+    compare = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
+    case = write_case(CIRCLE + compare)
+    assert main("run", case, "--until", 2, "--quiet", "--output", out) == (0, "")
+    picture(out / "figures/distances.png")
+    result = read_result(out)
+    assert result.limit is not None
+    assert result.zero_masses is not None
+    assert result.zero_masses.shape == result.masses.shape
+    assert distance_figure.draw_distances(circle_result(tmp_path, 3)) is None

@@ -1,0 +1,140 @@
+"""Restart: a run that was killed and resumed gives what one without interruption gives."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from meanfield_pde import read_result
+from tests.conftest import CIRCLE, SPHERE, Command, Main, Write, environment
+
+OFTEN = "[output]\ncheckpoint_every = 5\n"
+LONG = (("until = 5.0", "until = 12.0"), ("cells = 200", "cells = 400"))
+
+
+def run_and_kill(case: Path, out: Path) -> float:
+    """Start a run, kill it when its first checkpoint appears, and return that one's time."""
+    line = ["meanfield-pde", "run", str(case), "--output", str(out), "--quiet"]
+    process = subprocess.Popen(line, env=environment())
+    limit = time.monotonic() + 60
+    while not (out / "checkpoint.h5").exists() and time.monotonic() < limit:
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -9, "the run was over before it could be killed"
+    with h5py.File(out / "checkpoint.h5") as file:
+        return float(file["state"].attrs["time"])
+
+
+def test_killed_and_resumed(command: Command, write_case: Write, tmp_path: Path) -> None:
+    """Bit for bit on as many ranks, to rounding on more."""
+    case = write_case(CIRCLE + OFTEN, *LONG)
+    assert command("run", case, "--output", "whole").returncode == 0
+    whole = read_result(tmp_path / "whole")
+    for ranks in (1, 2):
+        out = tmp_path / f"killed{ranks}"
+        stopped = run_and_kill(case, out)
+        assert 0 < stopped < 12
+        ended = command("run", case, "--output", out, "--resume", ranks=ranks)
+        assert ended.returncode == 0
+        assert f"resumed at t = {stopped:.6g}, step " in ended.stderr
+        resumed = read_result(out)
+        np.testing.assert_array_equal(resumed.times, whole.times)
+        if ranks == 1:
+            np.testing.assert_array_equal(resumed.masses, whole.masses)
+            history = [
+                (folder / "history.csv").read_bytes() for folder in (out, tmp_path / "whole")
+            ]
+            assert history[0] == history[1]
+        np.testing.assert_allclose(resumed.masses, whole.masses, rtol=1e-12)
+        names = [
+            {str(path.relative_to(folder)) for path in folder.rglob("*")}
+            for folder in (out, tmp_path / "whole")
+        ]
+        assert names[0] == names[1]
+        for path in (tmp_path / "whole/fields").iterdir():
+            if ranks == 1:
+                assert path.read_bytes() == (out / "fields" / path.name).read_bytes()
+
+
+def test_resume_extends(main: Main, write_case: Write, tmp_path: Path) -> None:
+    case, out = write_case(SPHERE), tmp_path / "out"
+    run = ("run", case, "--quiet", "--output")
+    assert main(*run, out, "--until", 2) == (0, "")
+    assert main(*run, out, "--until", 3, "--resume") == (0, "")
+    extended = read_result(out)
+    assert extended.times.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert "until = 3.0" in (out / "case.toml").read_text()
+    # The same times in one go: the steps end at the same places.
+    at_once = write_case(SPHERE, ("[1.0]", "[1.0, 2.0]"), name="at-once.toml")
+    assert main("run", at_once, "--quiet", "--until", 3, "--output", tmp_path / "other") == (0, "")
+    np.testing.assert_array_equal(extended.masses, read_result(tmp_path / "other").masses)
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    code, err = main(*run, out, "--until", 2.5, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the checkpoint stands at t = 3, beyond time.until = 2.5" in err
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    # With nothing left to do, what a run concludes is concluded again.
+    (out / "summary.json").unlink()
+    assert main(*run, out, "--until", 3, "--resume") == (0, "")
+    assert (out / "summary.json").exists()
+
+
+def test_resume_between_saved_times(main: Main, write_case: Write, tmp_path: Path) -> None:
+    """A time to save that the checkpoint has passed cannot be had any more."""
+    case, out = write_case(SPHERE), tmp_path / "out"
+    assert main("run", case, "--quiet", "--until", 3, "--output", out) == (0, "")
+    with h5py.File(out / "checkpoint.h5", "r+") as file:  # as if killed between 1 and 3
+        for name in ("saved_times", "saved_masses", "history"):
+            kept = file[name][:2]
+            del file[name]
+            file[name] = kept
+        file["state"].attrs["time"] = 2.5
+    late = write_case(SPHERE, ("[1.0]", "[1.0, 2.0]"))
+    code, err = main("run", late, "--quiet", "--until", 3, "--output", out, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "beyond the time to save 2;" in err
+
+
+@pytest.mark.parametrize("damage", ["not HDF5", "incomplete", "another mesh"])
+def test_damaged_checkpoint(damage: str, main: Main, write_case: Write, tmp_path: Path) -> None:
+    case, out = write_case(CIRCLE), tmp_path / "out"
+    assert main("run", case, "--until", 0, "--output", out)[0] == 0
+    path = out / "checkpoint.h5"
+    if damage == "not HDF5":
+        path.write_text("x")
+    else:
+        with h5py.File(path, "r+") as file:
+            if damage == "incomplete":
+                del file["state"]
+            else:
+                file.attrs["mesh"] = "0"
+    before = path.read_bytes()
+    code, err = main("run", case, "--output", out, "--resume")
+    assert (code, err.count("\n"), str(path) in err) == (2, 1, True)
+    assert path.read_bytes() == before
+
+
+def test_resume_refuses_a_token_file_that_has_changed(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """The case names the file only; what was made of it is in the checkpoint."""
+    angle = np.linspace(0, 1, 7)
+    tokens = np.column_stack([np.cos(angle), np.sin(angle)])
+    np.savez(tmp_path / "tokens.npz", tokens=tokens)
+    case = write_case(
+        CIRCLE,
+        ('kind = "expression"', 'kind = "tokens"'),
+        ('density = "1 + 0.5*x + 0.3*x*y"', 'path = "tokens.npz"'),
+    )
+    out = tmp_path / "out"
+    assert main("run", case, "--until", 1, "--quiet", "--output", out) == (0, "")
+    np.savez(tmp_path / "tokens.npz", tokens=-tokens)
+    code, err = main("run", case, "--until", 2, "--quiet", "--output", out, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "another initial density" in err

@@ -1,0 +1,145 @@
+"""Distances in the history: measured decay rates against the predicted ones, and the plumbing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from meanfield_pde import Attention, InputError, circle_mesh, solve, sphere_mesh, wasserstein
+from meanfield_pde.case.case import CompareCase
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.wasserstein.measure import Measure
+
+DENSITY = "1 + 0.3*x + 0.2*y"
+
+
+def head(eigenvalues, key_query, beta=math.inf):
+    """A = V B^T and B diagonal: c = (l1 - l2) / B11 and c' = (l1 - l2) / B22."""
+    B = np.diag(key_query)
+    return Attention(B, np.eye(len(B)), np.diag(eigenvalues) @ np.linalg.inv(B), beta)
+
+
+# For each case the window in which the slope is fitted, for p = 1 and 2: after the transients of
+# faster modes, and before W comes near the width of a cell.
+RATES = [
+    pytest.param(
+        (1, 0.2), (1, 0.3), lambda: circle_mesh(1600), ((3, 6.5), (5, 7.5)), id="circle, c < c'/p"
+    ),
+    pytest.param(
+        (1, 0.2), (1, 4), lambda: circle_mesh(3200), ((8, 14), (5, 14)), id="circle, c > c'/p"
+    ),
+    pytest.param(
+        (1, 0.3, 0.29),
+        (1, 0.3, 0.3),
+        lambda: sphere_mesh(20_480, grade=2, axis=np.array([1.0, 0, 0])),
+        ((2.5, 5.5), (3.5, 5.5)),
+        id="sphere, c < c'/p",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        (1, 0.5, -0.5),
+        (1, 3, 1),
+        lambda: sphere_mesh(20_480, grade=2, axis=np.array([1.0, 0, 0])),
+        ((7, 13), (4, 10)),
+        id="sphere, c > c'/p",
+        marks=pytest.mark.slow,
+    ),
+]
+
+
+@pytest.mark.parametrize(("eigenvalues", "key_query", "mesh", "windows"), RATES)
+def test_decay_rates_at_zero_temperature_are_the_predicted_ones(
+    eigenvalues, key_query, mesh, windows
+):
+    attention = head(eigenvalues, key_query)
+    limit = ProjectionLimit(attention)
+    solution = solve(
+        attention,
+        mesh(),
+        DENSITY,
+        until=max(stop for _, stop in windows),
+        save_every=0.5,
+        compare=CompareCase(limit=True, p=(1, 2)),
+    )
+    for p, (start, stop) in zip((1, 2), windows, strict=True):
+        during = (solution.times >= start) & (solution.times <= stop)
+        distance = solution.history[f"w{p}_limit"][during]
+        assert distance.min() > 2 * solution.history["bar_limit"][-1]  # the mesh resolves it
+        rate = -np.polyfit(solution.times[during], np.log(distance), 1)[0]
+        assert rate == pytest.approx(limit.decay_rate(p), rel=0.05), f"W{p}"
+
+
+@pytest.mark.parametrize(("d", "make", "cells"), [(2, circle_mesh, 200), (3, sphere_mesh, 320)])
+def test_history_holds_the_distances_of_the_saved_densities(d, make, cells):
+    attention = head((1, 0.3, 0.1)[:d], (1, 0.8, 0.9)[:d], beta=20.0)
+    compare = CompareCase(limit=True, zero_temperature=True, p=(1, 2))
+    solution = solve(attention, make(cells), DENSITY, until=2.0, save_every=1.0, compare=compare)
+    history = solution.history
+    cell = solution.cells
+    for p in (1, 2):
+        for i in range(len(solution.times)):
+            density = solution.measure(i)
+            zero = Measure(cell.points, solution.zero_masses[i])
+            for name, mu, nu in (
+                ("limit", density, solution.limit),
+                ("zero", density, zero),
+                ("zero_to_limit", zero, solution.limit),
+            ):
+                forced = wasserstein(mu, nu, p, method="lp")
+                found = history[f"w{p}_{name}"][i]
+                assert found == pytest.approx(forced.value, rel=1e-7, abs=1e-9), name
+        for name in ("limit", "zero"):
+            low, high = history[f"w{p}_{name}_low"], history[f"w{p}_{name}_high"]
+            assert (low <= high).all()
+            assert (high - low <= 1e-7 * high + 1e-12).all()
+    assert history["w1_zero"][0] == 0
+    assert history["w1_zero"][-1] > 1e-3
+
+
+def test_zero_temperature_run_alongside_is_the_one_run_alone():
+    compare = CompareCase(zero_temperature=True)
+    warm = head((1, 0.3), (1, 0.8), beta=20.0)
+    together = solve(warm, circle_mesh(100), DENSITY, until=1.0, save_every=0.5, compare=compare)
+    alone = solve(warm.with_beta(math.inf), circle_mesh(100), DENSITY, until=1.0, save_every=0.5)
+    assert np.array_equal(together.zero_masses, alone.masses)
+
+
+def test_lyapunov_decreases_for_symmetric_drift_at_zero_temperature():
+    solution = solve(
+        head((1, 0.4, 0.1), (1, 1, 1)), sphere_mesh(1280), DENSITY, until=3.0, save_every=0.2
+    )
+    assert (np.diff(solution.history["lyapunov"]) < 0).all()
+    # For the two atoms ±e it is the square of W2 to the limit.
+    limit = ProjectionLimit(solution.attention)
+    angles = limit.distance_to_eigenspace(solution.cells.points)
+    assert solution.history["lyapunov"][-1] == pytest.approx(
+        solution.masses[-1] @ (angles**2), rel=0.02
+    )
+
+
+def test_energy_is_the_double_integral():
+    attention = head((1, 0.3), (1, 0.8), beta=7.0)
+    solution = solve(attention, circle_mesh(150), DENSITY, until=1.0)
+    x = solution.cells.points
+    kernel = np.exp(7.0 * (x @ attention.query.T) @ (x @ attention.key.T).T)
+    for masses, energy, log_energy in zip(
+        solution.masses, solution.history["energy"], solution.history["log_energy"], strict=True
+    ):
+        direct = masses @ kernel @ masses / (2 * 7.0)
+        assert energy == pytest.approx(direct, rel=1e-9)
+        assert log_energy == pytest.approx(math.log(direct), abs=1e-9)
+
+
+def test_energy_beyond_the_range_of_doubles_has_a_logarithm():
+    solution = solve(head((1, 0.3), (1, 0.8), beta=2000.0), circle_mesh(50), DENSITY, until=0.0)
+    assert solution.history["energy"][0] == math.inf
+    assert 1900 < solution.history["log_energy"][0] < 2000
+
+
+def test_no_limit_is_an_error_with_the_reason():
+    turn = np.array([[0.0, -1.0], [1.0, 0.0]])
+    attention = Attention(np.eye(2), np.eye(2), turn, 5.0)
+    with pytest.raises(InputError, match="complex"):
+        solve(attention, circle_mesh(50), until=1.0, compare=CompareCase(limit=True))

@@ -1,0 +1,195 @@
+"""The solver against exact solutions: growth rates, push-forward, Kuramoto, moments, long runs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+from scipy.linalg import expm
+from scipy.special import ive, spherical_in
+
+from meanfield_pde import Attention, VonMises, circle_mesh, solve, sphere_mesh
+from meanfield_pde.experiments.run import principal_axis
+from meanfield_pde.initial.densities import Component
+from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.surface import circle_surface, sphere_surface
+from tests import oracles
+
+MESHES = {2: circle_mesh, 3: sphere_mesh}
+SURFACES = {2: circle_surface, 3: sphere_surface}
+
+
+def harmonic(degree, points):
+    """cos(k theta) on the circle; on the sphere a Legendre polynomial about a general axis."""
+    if points.shape[1] == 2:
+        return np.cos(degree * np.arctan2(points[:, 1], points[:, 0]))
+    axis = np.array([0.48, 0.6, 0.64])
+    return np.polynomial.legendre.Legendre.basis(degree)(points @ axis)
+
+
+def growth_rate(d, degree, beta):
+    """Rate at which a harmonic grows about the uniform density for Q = K = V = I."""
+    if d == 2:
+        return degree**2 * ive(degree, beta) / (beta * ive(0, beta))
+    return degree * (degree + 1) * spherical_in(degree, beta) / (beta * spherical_in(0, beta))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("beta", [1, 5, 20])
+@pytest.mark.parametrize(
+    ("d", "cells"), [(2, 800), pytest.param(3, 20_480, marks=pytest.mark.slow)]
+)
+def test_growth_rates_about_the_uniform_density(d, cells, beta, sign):
+    """Four perturbations at once: while they are small, each grows by itself."""
+    one = np.eye(d)
+    until, size = 0.1, 1e-5
+    degrees = (1, 2, 3, 4)
+
+    def density(points):
+        return 1 + size * sum(harmonic(k, points) for k in degrees)
+
+    solution = solve(Attention(one, one, sign * one, beta), MESHES[d](cells), density, until=until)
+    uniform = solve(Attention(one, one, sign * one, beta), solution.mesh, until=until)
+    corners = solution.cells.vertices
+    for k in degrees:
+        mode = geometry.integrate(lambda x, k=k: harmonic(k, x), corners) / solution.cells.volumes
+        # The uniform density is an equilibrium only up to the discretisation: take the difference.
+        amplitude = (solution.masses - uniform.masses) @ mode
+        rate = math.log(amplitude[1] / amplitude[0]) / until
+        assert rate == pytest.approx(sign * growth_rate(d, k, beta), rel=1e-3), f"degree {k}"
+
+
+def exact_masses(surface, drift, density, time):
+    """Cell masses at zero temperature with B orthogonal.
+
+    The preimage of a geodesic cell under x -> exp(A t) x / |.| is the geodesic cell of the
+    preimages of its vertices.
+    """
+    vertices = geometry.normalised(surface.points @ expm(-drift * time).T)
+    masses = geometry.integrate(density, vertices[surface.cells], length_scale=0.3)
+    return masses / masses.sum()
+
+
+def rotation(angle, d):
+    matrix = np.eye(d)
+    matrix[:2, :2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    return matrix
+
+
+@pytest.mark.parametrize(("scheme", "order"), [("upwind", 0.95), ("muscl", 1.9)])
+@pytest.mark.parametrize(
+    ("d", "cells"),
+    [(2, (200, 400, 800)), pytest.param(3, (5120, 20_480, 81_920), marks=pytest.mark.slow)],
+)
+def test_zero_temperature_converges_to_the_push_forward(d, cells, scheme, order):
+    drift = {
+        2: np.array([[1.0, 0.2], [-0.1, 0.3]]),
+        3: np.array([[1.0, 0.2, 0.0], [-0.1, 0.5, 0.1], [0.1, 0.0, 0.3]]),
+    }[d]
+    key_query = rotation(0.4, d)  # B^T
+    attention = Attention(key_query, np.eye(d), drift @ key_query.T, math.inf)
+
+    def density(points):
+        return 1 + 0.5 * points[:, 0] + 0.3 * points[:, 0] * points[:, 1]
+
+    errors = []
+    for count in cells:
+        solution = solve(attention, MESHES[d](count), density, until=1.0, scheme=scheme)
+        expected = exact_masses(SURFACES[d](count), drift, density, 1.0)
+        errors.append(np.abs(solution.masses[-1] - expected).sum())
+    size = [math.sqrt(1 / n) if d == 3 else 1 / n for n in cells]
+    observed = np.polyfit(np.log(size), np.log(errors), 1)[0]
+    assert observed >= order, errors
+
+
+def test_kuramoto_order_parameter():
+    """At beta = 0, V = I on the circle: a Poisson kernel stays one, with r' = r (1 - r^2) / 2."""
+    one = np.eye(2)
+    start, phase = 0.4, 0.7
+    towards = np.array([math.cos(phase), math.sin(phase)])
+
+    def poisson(points):
+        return (1 - start**2) / (1 - 2 * start * points @ towards + start**2)
+
+    solution = solve(
+        Attention(one, one, one, 0.0), circle_mesh(800), poisson, until=4.0, save_every=0.5
+    )
+    exact = solve_ivp(
+        lambda t, r: r * (1 - r**2) / 2, (0, 4), [start], t_eval=solution.times, rtol=1e-11
+    ).y[0]
+    mean = np.column_stack([solution.history["mean_x"], solution.history["mean_y"]])
+    assert np.abs(mean - exact[:, None] * towards).max() < 1e-4
+    assert np.abs(np.linalg.norm(mean, axis=1) - exact).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("d", "cells", "beta", "tolerance"),
+    [(2, 800, 25.0, 1e-4), pytest.param(3, 20_480, 8.0, 1e-3, marks=pytest.mark.slow)],
+)
+def test_moments_against_weighted_characteristics(d, cells, beta, tolerance):
+    query = np.array([[1.2, -0.3, 0.4], [0.5, 0.8, -0.2], [0.1, 0.6, 1.1]])[:d, :d]
+    key = np.array([[0.9, 0.4, 0.0], [-0.6, 1.3, 0.2], [0.3, -0.1, 0.7]])[:d, :d]
+    value = np.array([[0.8, 0.5, -0.2], [-0.4, 0.6, 0.3], [0.2, 0.1, 0.9]])[:d, :d]
+
+    def density(points):
+        return np.exp(1.2 * points[:, 0] - 0.5 * points[:, 1] * points[:, -1])
+
+    nodes, weights = oracles.circle_nodes(600) if d == 2 else oracles.sphere_nodes(24)
+    masses = weights * density(nodes)
+    masses /= masses.sum()
+    end = oracles.characteristics(nodes, masses, query, key, value, beta, 1.0, 40 if d == 2 else 20)
+    expected = oracles.moments(end, masses)
+    solution = solve(Attention(query, key, value, beta), MESHES[d](cells), density, until=1.0)
+    names = [name for name in solution.history if name.startswith(("mean_", "second_"))]
+    found = np.array([solution.history[name][-1] for name in names])
+    assert np.abs(found - expected).max() < tolerance
+
+
+# The drift A = V B^T is diagonal, with dominant eigenvector (1, 0); that of V is at 0.5 radians.
+VALUE = rotation(0.5, 2) @ np.diag([1.0, 0.3]) @ rotation(0.5, 2).T
+KEY_QUERY = np.linalg.solve(VALUE, np.diag([1.0, 0.2]))
+KEY_QUERY /= np.linalg.norm(KEY_QUERY, 2)
+
+
+def axis_angles(solution):
+    """Angle in degrees of the principal axis at each saved time, in [-90, 90)."""
+    axes = [principal_axis(solution.cells.points, masses)[0] for masses in solution.masses]
+    return (np.degrees([math.atan2(y, x) for x, y in axes]) + 90) % 180 - 90
+
+
+def long_run(beta, cells, until):
+    mixture = VonMises((Component(0.7, 3.0, (0.6, 0.8)), Component(0.3, 1.5, (-0.8, 0.6))))
+    attention = Attention(KEY_QUERY, np.eye(2), VALUE, beta)
+    return solve(attention, circle_mesh(cells), mixture, until=until, save_every=0.25)
+
+
+def switching_time(solution):
+    """When the principal axis passes half way from the eigenvector of A to that of V."""
+    angle = axis_angles(solution)
+    half = math.degrees(0.5) / 2
+    last = np.flatnonzero(angle < half)[-1]
+    part = (half - angle[last]) / (angle[last + 1] - angle[last])
+    return solution.times[last] + part * (solution.times[last + 1] - solution.times[last])
+
+
+@pytest.mark.parametrize(
+    ("beta", "metastable", "until"), [(80.0, (5.0, 8.0), 60.0), (320.0, (6.0, 30.0), 80.0)]
+)
+def test_long_runs_keep_mass_and_pass_through_the_phases(beta, metastable, until):
+    """At beta = 320 a second, slower rearrangement at 20.5 degrees takes from t = 45 to 70."""
+    solution = long_run(beta, 800, until)
+    assert np.abs(solution.history["mass"] - 1).max() <= 1e-12
+    assert np.isfinite(solution.masses).all()
+    assert (solution.masses >= 0).all()
+    angle = axis_angles(solution)
+    during = (solution.times >= metastable[0]) & (solution.times <= metastable[1])
+    # A cluster at finite beta lies off the eigenvector of A by O(1 / beta).
+    assert np.abs(angle[during]).max() < 660 / beta
+    assert angle[-1] == pytest.approx(math.degrees(0.5), abs=0.5)
+
+
+def test_switching_time_is_resolved():
+    times = [switching_time(long_run(80.0, cells, 16.0)) for cells in (400, 800)]
+    assert times[0] == pytest.approx(times[1], rel=0.03)
