@@ -18,7 +18,7 @@ from meanfield_pde.attention.sum.low_rank import (
     all_groups,
     degree_for,
 )
-from tests.test_attention_sum import (
+from tests.attention.test_attention_sum import (
     MEASURES,
     TOLERANCE,
     Measure,
