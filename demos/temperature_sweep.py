@@ -15,8 +15,8 @@ from pathlib import Path
 from mpi4py import MPI
 
 from meanfield_pde import read_case
-from meanfield_pde.case.case import TimeCase
 from meanfield_pde.experiments.sweep import run_sweep
+from meanfield_pde.solver.settings import TimeCase
 
 CASE = Path(__file__).with_name("circle.toml")
 

@@ -13,7 +13,6 @@ _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 
 from meanfield_pde.attention.head import Attention  # noqa: E402
 from meanfield_pde.attention.layers import Layers  # noqa: E402
-from meanfield_pde.case.case import CompareCase  # noqa: E402
 from meanfield_pde.case.file import read_case  # noqa: E402
 from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
 from meanfield_pde.experiments.run import run_case  # noqa: E402
@@ -29,6 +28,7 @@ from meanfield_pde.judging.comparison import TokenComparison, compare_tokens  # 
 from meanfield_pde.mesh.files import read_mesh  # noqa: E402
 from meanfield_pde.mesh.surface import circle_mesh, sphere_mesh  # noqa: E402
 from meanfield_pde.results.folder import read_result  # noqa: E402
+from meanfield_pde.solver.settings import CompareCase  # noqa: E402
 from meanfield_pde.solver.simulation import Observer, Solution, solve  # noqa: E402
 from meanfield_pde.theory.projection_limit import ProjectionLimit  # noqa: E402
 from meanfield_pde.theory.push_forward import push_forward  # noqa: E402

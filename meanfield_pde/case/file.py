@@ -17,16 +17,7 @@ from typing import Any
 
 from meanfield_pde.attention.head import read_weights
 from meanfield_pde.attention.layers import MATRICES, AttentionLike, from_arrays
-from meanfield_pde.case.case import (
-    DIMENSIONS,
-    Case,
-    CompareCase,
-    MeshCase,
-    OutputCase,
-    SolverCase,
-    TimeCase,
-    check_dimension,
-)
+from meanfield_pde.case.case import DIMENSIONS, Case, MeshCase, OutputCase, check_dimension
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.densities import (
     Component,
@@ -36,6 +27,7 @@ from meanfield_pde.initial.densities import (
     Uniform,
     VonMises,
 )
+from meanfield_pde.solver.settings import CompareCase, SolverCase, TimeCase
 from meanfield_pde.support.checks import choice, did_you_mean, input_path, real
 
 Table = dict[str, Any]
@@ -127,7 +119,7 @@ def _sections(document: Table) -> dict[str, Table]:
 def _case(sections: dict[str, Table], path: Path, until: float | None, output: Any) -> Case:
     attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
     _require(sections, "attention", *attention_keys, "beta")
-    attention = _attention(sections["attention"], path.parent)
+    attention = attention_of(sections["attention"], path.parent)
     d = check_dimension(attention)
     mesh: Table = {"kind": next(kind for kind in DIMENSIONS if DIMENSIONS[kind] == d)}
     mesh |= sections.get("mesh", {})
@@ -150,7 +142,8 @@ def _case(sections: dict[str, Table], path: Path, until: float | None, output: A
     )
 
 
-def _attention(table: Table, folder: Path) -> AttentionLike:
+def attention_of(table: Table, folder: Path) -> AttentionLike:
+    """The attention of the section [attention]; files are named relative to the folder."""
     matrices: Table
     if "weights" in table:
         both = [name for name in MATRICES if name in table]

@@ -13,7 +13,7 @@ import numpy as np
 
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments.run import draw_figures, run_case, versions
+from meanfield_pde.experiments.run import draw_figures, run_case
 from meanfield_pde.figures.animation import animate
 from meanfield_pde.figures.tokens import draw_comparison
 from meanfield_pde.initial.sampling import sample_tokens
@@ -24,6 +24,7 @@ from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.results import folder as results
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import available_cores, set_threads
+from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.tokens.cloud import read_tokens, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens

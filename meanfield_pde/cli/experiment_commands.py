@@ -15,7 +15,7 @@ from meanfield_pde.case.file import read_case
 from meanfield_pde.cli.arguments import number
 from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
 from meanfield_pde.experiments.sweep import run_sweep
-from meanfield_pde.results.folder import json_text
+from meanfield_pde.results.tables import json_text
 from meanfield_pde.support.ranks import on_root
 
 LOG = logging.getLogger("meanfield_pde")

@@ -8,12 +8,8 @@ An experiment that was stopped goes on where it was: measurements in the table a
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import case_text, differing_keys
@@ -21,8 +17,6 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.results.folder import CASE, DENSITY
 from meanfield_pde.support.checks import real, whole
 from meanfield_pde.support.files import replace_text
-
-Row = dict[str, Any]
 
 
 def open_folder(directory: Path, case: Case, *, ignore: Iterable[str]) -> None:
@@ -66,41 +60,3 @@ def check_betas(betas: Sequence[float], *, fewest: int = 1) -> tuple[float, ...]
 def check_counts(counts: Sequence[int]) -> tuple[int, ...]:
     """Numbers of tokens in increasing order, each once."""
     return tuple(sorted({whole(count, "--tokens", 2) for count in counts}))
-
-
-def read_table(path: Path) -> list[Row]:
-    """The rows of a table; numbers as float, an empty cell as None, anything else as text."""
-    if not path.is_file():
-        return []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return [
-                {name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: not a readable table ({error})") from error
-
-
-def write_table(path: Path, rows: Sequence[Row]) -> None:
-    """Write a table whole; full precision, None and nan as an empty cell."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _text(value) for name, value in row.items()})
-    replace_text(path, text.getvalue())
-
-
-def _text(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return repr(float(value)) if isinstance(value, float) else str(value)
-
-
-def _value(text: str) -> Any:
-    if text == "":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return {"True": True, "False": False}.get(text, text)

@@ -36,10 +36,10 @@ from meanfield_pde.initial.densities import Initial
 from meanfield_pde.initial.masses import InitialLike, cell_masses
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.transport import Transport, scheme_named
-from meanfield_pde.solver.velocity import MeanField
-from meanfield_pde.solver.wide_evolution import LogEvolution, doubles_run_out
+from meanfield_pde.solver.build import build_evolution
+from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.settings import SolverCase
+from meanfield_pde.solver.wide_evolution import LogEvolution
 from meanfield_pde.support.checks import real
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.theory.phases import HALF, Progress
@@ -87,9 +87,7 @@ def density_lifetime(
     initial: InitialLike,
     *,
     until: float | None = None,
-    scheme: str = "muscl",
-    tolerance: float = 1e-10,
-    log_masses: bool | None = None,
+    settings: SolverCase | None = None,
     threads: int | None = None,
 ) -> Lifetime:
     """The lifetime of the density's metastable state. Collective.
@@ -101,9 +99,7 @@ def density_lifetime(
         until: when to give up; by default three times the prediction and 20/c. The density is
             followed until its axis is all but at the terminal eigenspace, or for as long again as
             the metastable state lived.
-        scheme: as for `solve`.
-        tolerance: as for `solve`.
-        log_masses: as for `solve`.
+        settings: scheme, tolerance and log masses.
         threads: of each rank.
     """
     begun = clock.perf_counter()
@@ -111,12 +107,8 @@ def density_lifetime(
     until = given_up(progress.limit, until)
     set_threads(mesh.comm, threads)
     volumes = FiniteVolumes(mesh)
-    wide = doubles_run_out(attention) if log_masses is None else log_masses
-    evolution = (LogEvolution if wide else Evolution)(
-        MeanField(attention, volumes, tolerance),
-        Transport(volumes, scheme_named(scheme)),
-        cell_masses(initial, volumes),
-    )
+    equation = Equation(attention, volumes, settings or SolverCase())
+    evolution = build_evolution(equation, cell_masses(initial, volumes), progress.limit)
     centre = volumes.centre[: volumes.owned]
 
     def moments(times: np.ndarray) -> np.ndarray:
@@ -137,7 +129,7 @@ def density_lifetime(
         found,
         last,
         angle,
-        wide,
+        isinstance(evolution, LogEvolution),
         clock.perf_counter() - begun,
     )
 

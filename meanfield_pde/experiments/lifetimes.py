@@ -16,15 +16,9 @@ from mpi4py import MPI
 import numpy as np
 
 from meanfield_pde.attention.layers import single
-from meanfield_pde.case.case import LOG_MASSES, Case
-from meanfield_pde.experiments.folder import (
-    Row,
-    check_betas,
-    check_counts,
-    open_folder,
-    read_table,
-    write_table,
-)
+from meanfield_pde.case.case import Case
+from meanfield_pde.experiments.case_mesh import case_mesh
+from meanfield_pde.experiments.folder import check_betas, check_counts, open_folder
 from meanfield_pde.experiments.lifetime import (
     Lifetime,
     density_lifetime,
@@ -32,11 +26,11 @@ from meanfield_pde.experiments.lifetime import (
     switching_progress,
     token_lifetime,
 )
-from meanfield_pde.experiments.run import case_mesh, versions
 from meanfield_pde.figures.lifetime import draw_lifetimes
-from meanfield_pde.results.folder import write_summary
+from meanfield_pde.results.tables import Row, read_table, write_summary, write_table
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.fits import LinearFit, fit_or_none
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
@@ -99,9 +93,7 @@ def measure_lifetimes(
                 mesh,
                 case.initial,
                 until=until,
-                scheme=case.solver.scheme,
-                tolerance=case.solver.tolerance,
-                log_masses=LOG_MASSES[case.solver.log_masses],
+                settings=case.solver,
             )
         else:
             found = token_lifetime(attention, case.initial, count, seed, until=until, comm=comm)

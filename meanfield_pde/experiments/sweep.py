@@ -20,16 +20,19 @@ from typing import Any
 from mpi4py import MPI
 
 from meanfield_pde.attention.layers import single
-from meanfield_pde.case.case import Case, CompareCase, OutputCase
+from meanfield_pde.case.case import Case, OutputCase
 from meanfield_pde.case.text import case_text, same_case
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments.folder import check_betas, open_folder, write_table
-from meanfield_pde.experiments.run import run_case, versions
+from meanfield_pde.experiments.folder import check_betas, open_folder
+from meanfield_pde.experiments.run import run_case
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
 from meanfield_pde.figures.sweep import draw_sweep
-from meanfield_pde.results.folder import CASE, CHECKPOINT, SUMMARY, read_result, write_summary
+from meanfield_pde.results.folder import CASE, CHECKPOINT, SUMMARY, read_result
+from meanfield_pde.results.tables import write_summary, write_table
+from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.ranks import on_root, shared_errors
+from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 LOG = logging.getLogger("meanfield_pde")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.attention.layers import single
-from meanfield_pde.experiments.folder import Row
 from meanfield_pde.results.folder import Result
+from meanfield_pde.results.tables import Row
 from meanfield_pde.theory.envelope import fit_envelope, temperature_scale
 from meanfield_pde.theory.fits import fit_or_none
 from meanfield_pde.theory.laplace_principle import laplace_error

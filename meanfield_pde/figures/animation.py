@@ -14,8 +14,11 @@ from matplotlib.figure import Figure
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import mollweide
-from meanfield_pde.results.folder import FIGURES, Result
+from meanfield_pde.history.history import History
+from meanfield_pde.results.folder import Result
+from meanfield_pde.results.names import FIGURES
 from meanfield_pde.support.files import replace_file
+from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 NAME = "density.gif"
 MOST_FRAMES = 120
@@ -33,10 +36,9 @@ def animate(result: Result) -> Path:
             f"{len(result.times)}; set time.save_every"
         )
     draw = circle_frames if result.dimension == 2 else sphere_frames
-    figure, update = draw(result)
+    figure, update = draw(result, ProjectionLimit(result.attention))
     FigureCanvasAgg(figure)
-    count = min(MOST_FRAMES, len(result.times))
-    chosen = np.unique(np.linspace(0, len(result.times) - 1, count).round().astype(int))
+    chosen = figures.evenly(len(result.times), MOST_FRAMES)
     moving = FuncAnimation(figure, update, frames=chosen.tolist(), init_func=lambda: None)
     path = result.directory / FIGURES / NAME
     path.parent.mkdir(exist_ok=True)
@@ -45,21 +47,18 @@ def animate(result: Result) -> Path:
     return path
 
 
-def circle_frames(result: Result) -> tuple[Figure, Update]:
+def circle_frames(result: History, projection: ProjectionLimit) -> tuple[Figure, Update]:
     """A figure of the density against the angle, and what moves it to a saved time."""
     angle = np.degrees(np.arctan2(result.points[:, 1], result.points[:, 0]))
     order = np.argsort(angle)
-    density = result.density[:, order]
     figure = Figure(figsize=(7.0, 4.4), layout="constrained")
     figure.suptitle(figures.title(result))
     axes = figure.subplots()
-    (line,) = axes.semilogy(angle[order], density[0], color="#0072B2")
-    largest = float(density.max())
-    lowest = max(
-        float(density[density > 0].min()), largest * 10.0 ** (-2 * figures.PROFILE_DECADES)
-    )
+    (line,) = axes.semilogy(angle[order], result.density_at(0)[order], color="#0072B2")
+    smallest, largest = _extremes(result)
+    lowest = max(smallest, largest * 10.0 ** (-2 * figures.PROFILE_DECADES))
     axes.set_ylim(lowest / 2, largest * 3)
-    for mark in figures.marks(result):
+    for mark in figures.marks(result, projection):
         for place, label in zip(mark.points, (mark.label, None), strict=False):
             position = math.degrees(math.atan2(place[1], place[0]))
             axes.axvline(position, ls=mark.style, color="k", lw=0.9, label=label)
@@ -71,19 +70,20 @@ def circle_frames(result: Result) -> tuple[Figure, Update]:
     clock = axes.set_title("", fontsize="medium")
 
     def update(index: int) -> None:
-        line.set_ydata(np.where(density[index] > 0, density[index], np.nan))
+        density = result.density_at(index)[order]
+        line.set_ydata(np.where(density > 0, density, np.nan))
         clock.set_text(f"t = {result.times[index]:.4g}")
 
     return figure, update
 
 
-def sphere_frames(result: Result) -> tuple[Figure, Update]:
+def sphere_frames(result: History, projection: ProjectionLimit) -> tuple[Figure, Update]:
     """A Mollweide map of the density, and what moves it to a saved time."""
     figure = Figure(figsize=(7.0, 4.6), layout="constrained")
     figure.suptitle(figures.title(result))
     axes = figure.subplots()
     axes.set_axis_off()
-    norm = figures.colour_norm(result.density)
+    norm = figures.colour_norm(np.array(_extremes(result)))
     cell, inside = mollweide.pixel_cells(result.points)
     picture = np.full(inside.shape, np.nan)
     image = axes.imshow(
@@ -91,15 +91,25 @@ def sphere_frames(result: Result) -> tuple[Figure, Update]:
     )
     axes.margins(0.01)
     mollweide.draw_outline(axes)
-    for mark in figures.marks(result):
+    for mark in figures.marks(result, projection):
         figures.draw_mark(axes, mark)
     figure.colorbar(image, ax=axes, label="density (mass per unit area)", shrink=0.8)
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     clock = axes.set_title("", fontsize="medium")
 
     def update(index: int) -> None:
-        picture[inside] = np.maximum(result.density[index][cell], norm.vmin or 0)
+        picture[inside] = np.maximum(result.density_at(index)[cell], norm.vmin or 0)
         image.set_data(picture)
         clock.set_text(f"t = {result.times[index]:.4g}")
 
     return figure, update
+
+
+def _extremes(result: History) -> tuple[float, float]:
+    """The smallest positive and the largest density at any saved time."""
+    extremes = []
+    for index in range(len(result.times)):
+        density = result.density_at(index)
+        extremes.append((density.min(initial=math.inf, where=density > 0), density.max()))
+    smallest, largest = np.array(extremes).T
+    return float(smallest.min()), float(largest.max())

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.attention.layers import Layers
 from meanfield_pde.figures import mollweide
-from meanfield_pde.results.folder import FIGURES, Result
+from meanfield_pde.history.history import History
+from meanfield_pde.results.names import FIGURES
 from meanfield_pde.support.files import replace_file
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.spectrum import EigenSpace
@@ -26,14 +27,20 @@ DECADES = 6  # below the largest density, for colours
 PROFILE_DECADES = 12  # for the profiles
 PROFILES = 4
 FRAMES = 6
+MOST_COLUMNS = 1000  # of the heat map: more are not to be seen
 FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mean nothing
 COLOURS = "cividis"  # even in brightness, and safe for the colour blind
 
 
-def draw_density(result: Result) -> Path:
-    """Draw figures/density.png in the result folder and return its path."""
-    draw = _draw_circle if result.dimension == 2 else _draw_sphere
-    return save(draw(result), result.directory / FIGURES / DENSITY)
+def draw_density(directory: Path, history: History, projection: ProjectionLimit) -> Path:
+    """Draw figures/density.png in a result folder and return its path."""
+    draw = _draw_circle if history.dimension == 2 else _draw_sphere
+    return save(draw(history, projection), directory / FIGURES / DENSITY)
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """Numbers of at most so many of `count` saved times, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -44,12 +51,12 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def title(result: Result, what: str = "Density of tokens") -> str:
+def title(history: History, what: str = "Density of tokens") -> str:
     """One line that says what the figure shows."""
-    beta = result.attention.beta
+    beta = history.attention.beta
     temperature = "zero temperature" if math.isinf(beta) else f"β = {beta:g}"
-    place = "circle" if result.dimension == 2 else "sphere"
-    return f"{what} on the {place}, {temperature}, {len(result.points)} cells"
+    place = "circle" if history.dimension == 2 else "sphere"
+    return f"{what} on the {place}, {temperature}, {len(history.points)} cells"
 
 
 def colour_norm(density: np.ndarray) -> LogNorm:
@@ -74,14 +81,13 @@ class Mark:
     marker: str
 
 
-def marks(result: Result) -> list[Mark]:
+def marks(history: History, projection: ProjectionLimit) -> list[Mark]:
     """The limit measure's place, the dominant eigenspace of A, and the terminal one, of V."""
-    if isinstance(result.attention, Layers):
+    if isinstance(history.attention, Layers):
         return []
-    limit = ProjectionLimit(result.attention)
-    spaces = [(limit.terminal, "V", "-.", "+")]
-    if limit.exists:
-        spaces.insert(0, (limit.eigenspace, "A = VBᵀ", ":", "x"))
+    spaces = [(projection.terminal, "V", "-.", "+")]
+    if projection.exists:
+        spaces.insert(0, (projection.eigenspace, "A = VBᵀ", ":", "x"))
     found: list[Mark] = []
     for space, matrix, style, marker in spaces:
         place = _place(space)
@@ -89,8 +95,9 @@ def marks(result: Result) -> list[Mark]:
             continue
         what = "eigenvector" if space.dimension == 1 else "eigenspace"
         label = f"± dominant {what} of {matrix}"
-        if space is limit.eigenspace and result.limit is not None and space.dimension == 1:
-            weights = result.limit.masses[np.argsort(-(result.limit.points @ place[0]))]
+        limit = history.limit
+        if space is projection.eigenspace and limit is not None and space.dimension == 1:
+            weights = limit.masses[np.argsort(-(limit.points @ place[0]))]
             label += f" (limit masses {weights[0]:.3f}, {weights[1]:.3f})"
         if found and found[0].points.shape == place.shape and np.allclose(found[0].points, place):
             found[0] = replace(found[0], label=f"{found[0].label} and of V")
@@ -110,23 +117,24 @@ def _place(space: EigenSpace) -> np.ndarray | None:
     return np.column_stack([np.cos(turn), np.sin(turn)]) @ space.basis.T
 
 
-def _draw_circle(result: Result) -> Figure:
-    angle = np.degrees(np.arctan2(result.points[:, 1], result.points[:, 0]))
+def _draw_circle(history: History, projection: ProjectionLimit) -> Figure:
+    angle = np.degrees(np.arctan2(history.points[:, 1], history.points[:, 0]))
     order = np.argsort(angle)
-    angle, density = angle[order], result.density[:, order]
-    evolving = len(result.times) >= FEWEST_FOR_HISTORY
+    shown = evenly(len(history.times), MOST_COLUMNS)
+    times = history.times[shown]
+    angle, density = angle[order], np.array([history.density_at(i)[order] for i in shown])
+    evolving = len(times) >= FEWEST_FOR_HISTORY
     figure = Figure(figsize=(11 if evolving else 8, 4.8), layout="constrained")
-    figure.suptitle(title(result))
+    figure.suptitle(title(history))
     if evolving:
-        history, profile = figure.subplots(1, 2, width_ratios=(1.15, 1))
+        heat, profile = figure.subplots(1, 2, width_ratios=(1.15, 1))
         norm = colour_norm(density)
-        times = result.times
         time_edges = np.concatenate([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
         gap = (angle[0] + 360 - angle[-1]) / 2
         angle_edges = np.concatenate(
             [[angle[0] - gap], (angle[1:] + angle[:-1]) / 2, [angle[-1] + gap]]
         )
-        image = history.pcolormesh(
+        image = heat.pcolormesh(
             time_edges,
             angle_edges,
             np.maximum(density.T, norm.vmin or 0),
@@ -135,22 +143,22 @@ def _draw_circle(result: Result) -> Figure:
             rasterized=True,
         )
         figure.colorbar(
-            image, ax=history, label="density (mass per radian)", extend=_clipped(density, norm)
+            image, ax=heat, label="density (mass per radian)", extend=_clipped(density, norm)
         )
-        history.set_title(f"saved at {len(times)} times", fontsize="medium")
-        history.set_xlabel("time t")
-        _angle_axis(history, "y")
+        heat.set_title(f"saved at {len(history.times)} times", fontsize="medium")
+        heat.set_xlabel("time t")
+        _angle_axis(heat, "y")
     else:
         profile = figure.subplots()
 
-    chosen = np.unique(np.linspace(0, len(result.times) - 1, PROFILES).round().astype(int))
+    chosen = evenly(len(times), PROFILES)
     for shade, index in zip(np.linspace(0.9, 0, len(chosen)), chosen, strict=True):
         values = np.where(density[index] > 0, density[index], np.nan)
         colour = colormaps[COLOURS](shade)
-        profile.semilogy(angle, values, color=colour, label=f"t = {result.times[index]:g}")
+        profile.semilogy(angle, values, color=colour, label=f"t = {times[index]:g}")
     largest = density[chosen].max()
     profile.set_ylim(max(density[chosen].min(), largest * 10.0**-PROFILE_DECADES) / 2, largest * 3)
-    for mark in marks(result):
+    for mark in marks(history, projection):
         for place, label in zip(mark.points, (mark.label, None), strict=False):
             position = math.degrees(math.atan2(place[1], place[0]))
             profile.axvline(position, ls=mark.style, color="k", lw=0.9, label=label)
@@ -166,23 +174,22 @@ def _angle_axis(axes: Axes, which: str) -> None:
     getattr(axes, f"set_{which}ticks")(range(-180, 181, 60))
 
 
-def _draw_sphere(result: Result) -> Figure:
-    count = min(FRAMES, len(result.times))
-    chosen = np.unique(np.linspace(0, len(result.times) - 1, count).round().astype(int))
+def _draw_sphere(history: History, projection: ProjectionLimit) -> Figure:
+    chosen = evenly(len(history.times), FRAMES)
     columns = min(3, len(chosen))
     rows = math.ceil(len(chosen) / columns)
     width = 6.4 if columns == 1 else 4.2
     size = (width * columns + 0.6, (width / 2 + 0.25) * rows + 1.2)
     figure = Figure(figsize=size, layout="constrained")
-    figure.suptitle(title(result))
+    figure.suptitle(title(history))
     panels = figure.subplots(rows, columns, squeeze=False)
-    density = result.density[chosen]
+    density = np.array([history.density_at(i) for i in chosen])
     norm = colour_norm(density)
-    shown = marks(result)
-    cell, inside = mollweide.pixel_cells(result.points)
+    shown = marks(history, projection)
+    cell, inside = mollweide.pixel_cells(history.points)
     for panel in panels.flat:
         panel.set_axis_off()
-    for panel, time, values in zip(panels.flat, result.times[chosen], density, strict=False):
+    for panel, time, values in zip(panels.flat, history.times[chosen], density, strict=False):
         picture = np.full(inside.shape, np.nan)
         picture[inside] = np.maximum(values[cell], norm.vmin or 0)
         panel.imshow(picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap=COLOURS)

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde.figures.density import save, title
-from meanfield_pde.results.folder import FIGURES, Result
-from meanfield_pde.theory.phases import Phases, phases_of_history
+from meanfield_pde.history.history import History
+from meanfield_pde.results.names import FIGURES
+from meanfield_pde.theory.phases import Phases
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 # What is drawn, in this order: colours of Okabe and Ito, safe for the colour blind.
@@ -23,26 +24,26 @@ _CURVES = {
 _PHASE_SHADES = ("#F0E442", "#56B4E9", "#E69F00", "#CC79A7")
 
 
-def draw_distances(result: Result) -> Path | None:
+def draw_distances(
+    directory: Path, history: History, projection: ProjectionLimit, phases: Phases
+) -> Path | None:
     """Draw figures/distances.png, if the history has distances at two times or more."""
-    orders = [p for p in (1, 2) if any(f"w{p}_{name}" in result.history for name in _CURVES)]
-    if not orders or len(result.times) < 2:
+    orders = [p for p in (1, 2) if any(f"w{p}_{name}" in history.history for name in _CURVES)]
+    if not orders or len(history.times) < 2:
         return None
     figure = Figure(figsize=(5.4 * len(orders) + 0.4, 4.8), layout="constrained")
-    figure.suptitle(title(result, "Wasserstein distances"))
+    figure.suptitle(title(history, "Wasserstein distances"))
     panels = figure.subplots(1, len(orders), squeeze=False)[0]
-    limit = ProjectionLimit(result.attention)
-    phases = phases_of_history(result.history, result.attention)
     for axes, p in zip(panels, orders, strict=True):
-        _draw_order(axes, result, limit, p)
-        _draw_phases(axes, phases, result.times[-1])
+        _draw_order(axes, history, projection, p)
+        _draw_phases(axes, phases, history.times[-1])
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
-    return save(figure, result.directory / FIGURES / "distances.png")
+    return save(figure, directory / FIGURES / "distances.png")
 
 
-def _draw_order(axes: Axes, result: Result, limit: ProjectionLimit, p: int) -> None:
-    times, history = result.times, result.history
+def _draw_order(axes: Axes, record: History, projection: ProjectionLimit, p: int) -> None:
+    times, history = record.times, record.history
     shown = []
     for name, (label, colour, style) in _CURVES.items():
         key = f"w{p}_{name}"
@@ -61,15 +62,17 @@ def _draw_order(axes: Axes, result: Result, limit: ProjectionLimit, p: int) -> N
     )
     largest = float(np.nanmax(shown)) if np.isfinite(shown).any() else 1.0
     axes.set_ylim(bar[bar > 0].min(initial=largest) / 3, largest * 1.5)
-    if limit.exists and f"w{p}_limit" in history:
-        _draw_rate(axes, times, limit.decay_rate(p), history[f"w{p}_limit"][0])
-        if limit.attention.beta < np.inf and limit.lifetime < times[-1]:
+    if projection.exists and f"w{p}_limit" in history:
+        _draw_rate(axes, times, projection.decay_rate(p), history[f"w{p}_limit"][0])
+        if projection.attention.beta < np.inf and projection.lifetime < times[-1]:
             axes.axvline(
-                limit.lifetime, ls=":", color="k", lw=0.9, label="predicted end of the plateau"
+                projection.lifetime, ls=":", color="k", lw=0.9, label="predicted end of the plateau"
             )
     axes.set_xlim(times[0], times[-1])
     axes.set_xlabel("time t")
-    axes.set_ylabel(f"$W_{p}$ (radians)" if _geodesic(result) else f"$W_{p}$ (chord length)")
+    axes.set_ylabel(
+        f"$W_{p}$ (radians)" if record.cost == "geodesic" else f"$W_{p}$ (chord length)"
+    )
 
 
 def _draw_rate(axes: Axes, times: np.ndarray, rate: float, start: float) -> None:
@@ -109,7 +112,3 @@ def _draw_phases(axes: Axes, phases: Phases, last: float) -> None:
                 fontsize="x-small" if end - phase.begin > 0.16 * width else 6,
                 color="k",
             )
-
-
-def _geodesic(result: Result) -> bool:
-    return 'cost = "chordal"' not in result.case

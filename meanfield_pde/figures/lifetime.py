@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meanfield_pde.experiments.folder import Row
 from meanfield_pde.figures.density import save
 from meanfield_pde.results.folder import FIGURES
+from meanfield_pde.results.tables import Row
 from meanfield_pde.theory.fits import linear_fit
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 

@@ -11,9 +11,9 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meanfield_pde.experiments.folder import Row
 from meanfield_pde.figures.density import save
 from meanfield_pde.results.folder import FIGURES, Result
+from meanfield_pde.results.tables import Row
 from meanfield_pde.theory.envelope import Envelope, temperature_scale
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
@@ -29,8 +29,7 @@ def draw_sweep(
 ) -> list[Path]:
     """Draw figures/sweep.png, laws.png and laplace.png."""
     orders = sorted({int(row["p"]) for row in rows})
-    chordal = 'cost = "chordal"' in runs[0].case
-    unit = "chord length" if chordal else "radians"
+    unit = "chord length" if runs[0].cost == "chordal" else "radians"
     folder = directory / FIGURES
     return [
         save(_distances(runs, orders, limit, summary, unit), folder / "sweep.png"),

@@ -46,7 +46,7 @@ def _draw_circle(
 ) -> None:
     angle = np.degrees(np.arctan2(result.points[:, 1], result.points[:, 0]))
     order = np.argsort(angle)
-    axes.semilogy(angle[order], result.density[ours][order], color=_DENSITY, label="density")
+    axes.semilogy(angle[order], result.density_at(ours)[order], color=_DENSITY, label="density")
     x = comparison.cloud.tokens[theirs]
     position = np.arctan2(x[:, 1], x[:, 0])
     weights = comparison.cloud.masses
@@ -54,7 +54,7 @@ def _draw_circle(
     height, _ = np.histogram(position, edges, weights=weights, density=True)
     axes.stairs(height, np.degrees(edges), color=_TOKEN, label="tokens")
     lightest = 1 / len(x) / (2 * math.pi / BINS)
-    axes.set_ylim(lightest / 10, max(height.max(), result.density[ours].max()) * 2)
+    axes.set_ylim(lightest / 10, max(height.max(), result.density_at(ours).max()) * 2)
     axes.set_xlim(-180, 180)
     axes.set_xticks(range(-180, 181, 90))
     axes.set_xlabel("angle (degrees)")
@@ -65,7 +65,7 @@ def _draw_circle(
 def _draw_sphere(
     axes: Axes, result: Result, ours: int, comparison: TokenComparison, theirs: int
 ) -> None:
-    density = result.density[ours]
+    density = result.density_at(ours)
     largest = float(density.max())
     norm = LogNorm(largest * 10.0**-DECADES, largest * (1 + 1e-12))
     cell, inside = mollweide.pixel_cells(result.points)

@@ -20,11 +20,7 @@ import numpy as np
 
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.errors import InputError
-from meanfield_pde.judging.statistics import (
-    Densities,
-    SamplingBand,
-    sampling_band,
-)
+from meanfield_pde.judging.statistics import Densities, SamplingBand, sampling_band
 from meanfield_pde.judging.variants import CERTAIN, Fit, Trial
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.support.threads import set_threads

@@ -26,6 +26,11 @@ class Cells:
     spread: np.ndarray
     vertices: np.ndarray
 
+    @property
+    def dimension(self) -> int:
+        """Dimension d of the surrounding space."""
+        return int(self.points.shape[1])
+
     @classmethod
     def of(cls, volumes: FiniteVolumes) -> Cells:
         """Gather the cells of all ranks. Collective."""

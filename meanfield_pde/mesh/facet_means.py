@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import scipy.sparse
 import scipy.spatial
 
 from meanfield_pde.mesh import geometry
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
+
+if TYPE_CHECKING:  # which makes its operator here
+    from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 # Vertices that enter the mean along an edge: on a regular mesh its ends and all next to them.
 _STENCIL = 10

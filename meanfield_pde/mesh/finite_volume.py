@@ -8,13 +8,16 @@ number of ranks. Cells are numbered locally, own cells first, then the ghosts ne
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
+import scipy.sparse
 from dolfinx import fem, la
 from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.facet_means import facet_mean_operator
 from meanfield_pde.support.ranks import shared_errors
 
 
@@ -128,6 +131,11 @@ class FiniteVolumes:
         self.vertices = np.empty((vertex_map.size_global, self.dimension))
         numbers = np.concatenate(self.comm.allgather(nodes[:own_nodes]))
         self.vertices[numbers] = np.concatenate(self.comm.allgather(positions[:own_nodes]))
+
+    @cached_property
+    def facet_means(self) -> scipy.sparse.csr_array:
+        """The matrix that takes values at all vertices to their means along facets."""
+        return facet_mean_operator(self)
 
     def new_vector(self, block: int = 1) -> la.Vector:
         """A vector with `block` numbers for each own and ghost cell."""

@@ -13,6 +13,8 @@ from collections.abc import Callable
 import basix
 import numpy as np
 
+AXES = "xyz"  # names of the coordinates
+
 Integrand = Callable[[np.ndarray], np.ndarray]
 
 _DEGREE = 6  # of the quadrature rule within a cell

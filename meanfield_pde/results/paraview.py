@@ -11,20 +11,34 @@ takes its place when it is complete, and the index that names it comes after it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import h5py
 import numpy as np
 
-from meanfield_pde.results.folder import FIELDS
+from meanfield_pde.history.store import MASSES
+from meanfield_pde.results.names import FIELDS
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.support.files import replace_file, replace_text
 
 _VTK_CELLS = {2: 3, 3: 5}  # line, triangle
 _XDMF_CELLS = {2: "Polyline", 3: "Triangle"}
 _XDMF_TYPES = {"i": "Int", "f": "Float"}
+_HEAD = "<?xml version='1.0' encoding='utf-8'?>\n"
+# What stands in an index before the entries of the saved times, and after them.
+_FRAMES = {
+    "pvd": (
+        _HEAD + '<VTKFile type="Collection" version="1.0" byte_order="LittleEndian">\n'
+        "  <Collection>\n",
+        "  </Collection>\n</VTKFile>\n",
+    ),
+    "xdmf": (
+        _HEAD + '<Xdmf Version="3.0">\n  <Domain>\n'
+        '    <Grid Name="density" GridType="Collection" CollectionType="Temporal">\n',
+        "    </Grid>\n  </Domain>\n</Xdmf>\n",
+    ),
+}
 
 
 class FieldWriter(Observer):
@@ -35,6 +49,7 @@ class FieldWriter(Observer):
         self._kind = kind
         self._points = np.zeros((0, 3))
         self._cells = np.zeros((0, 2), dtype=np.int64)
+        self._entries: list[str] = []  # of the index, one for each time
 
     def started(self, simulation: Simulation) -> None:
         """Prepare the mesh, and write again what was saved before a restart. Collective."""
@@ -50,28 +65,33 @@ class FieldWriter(Observer):
             if self._kind == "xdmf":
                 mesh = {"points": self._points, "cells": self._cells}
                 self._write_arrays(self._folder / "mesh.h5", **mesh)
-            for index in range(len(simulation.times)):
+            for index in range(len(simulation.store)):
                 self._write(simulation, index)
 
     def saved(self, simulation: Simulation) -> None:
         """Write the density at the time just saved."""
         if simulation.comm.rank == 0:
-            self._write(simulation, len(simulation.times) - 1)
+            self._write(simulation, len(simulation.store) - 1)
 
     def _write(self, simulation: Simulation, index: int) -> None:
         """The file of one time, then the index of all up to it."""
-        density = simulation.masses[index] / simulation.cells.volumes
-        write: Callable[[Path, np.ndarray], None]
+        store = simulation.store
+        fields = {
+            "density" if name == MASSES else name: store.read(index, name)
+            for name in simulation.evolution.state.saved
+        }
+        fields["density"] = fields["density"] / simulation.cells.volumes
         suffix, write, listing = {
-            "pvd": ("vtu", self._write_vtu, self._pvd),
-            "xdmf": ("h5", lambda p, d: self._write_arrays(p, density=d.astype("f4")), self._xdmf),
+            "pvd": ("vtu", self._write_vtu, self._pvd_entry),
+            "xdmf": ("h5", self._write_single, self._xdmf_entry),
         }[self._kind]
-        names = [f"density{i:06d}.{suffix}" for i in range(index + 1)]
-        write(self._folder / names[-1], density)
-        root = listing(simulation.times[: index + 1], names)
-        _write_xml(self._folder / f"density.{self._kind}", root)
+        name = f"density{index:06d}.{suffix}"
+        write(self._folder / name, fields)
+        self._entries.append(listing(store.times[index], name, list(fields)))
+        begin, end = _FRAMES[self._kind]
+        replace_text(self._folder / f"density.{self._kind}", "".join([begin, *self._entries, end]))
 
-    def _write_vtu(self, path: Path, density: np.ndarray) -> None:
+    def _write_vtu(self, path: Path, fields: dict[str, np.ndarray]) -> None:
         count, corners = self._cells.shape
         root = _vtk_root("UnstructuredGrid", header_type="UInt64")
         grid = ET.SubElement(root, "UnstructuredGrid")
@@ -82,15 +102,16 @@ class FieldWriter(Observer):
         _add_array(cells, "connectivity", self._cells)
         _add_array(cells, "offsets", corners * np.arange(1, count + 1))
         _add_array(cells, "types", np.full(count, _VTK_CELLS[corners], dtype=np.uint8))
-        _add_array(ET.SubElement(piece, "CellData", Scalars="density"), "density", density)
+        data = ET.SubElement(piece, "CellData", Scalars="density")
+        for name, values in fields.items():
+            _add_array(data, name, values)
         _write_xml(path, root)
 
-    def _pvd(self, times: list[float], names: list[str]) -> ET.Element:
-        root = _vtk_root("Collection")
-        collection = ET.SubElement(root, "Collection")
-        for time, name in zip(times, names, strict=True):
-            ET.SubElement(collection, "DataSet", timestep=repr(time), part="0", file=name)
-        return root
+    def _pvd_entry(self, time: float, name: str, fields: list[str]) -> str:
+        return f'    <DataSet timestep="{time!r}" part="0" file="{name}" />\n'
+
+    def _write_single(self, path: Path, fields: dict[str, np.ndarray]) -> None:
+        self._write_arrays(path, **{name: values.astype("f4") for name, values in fields.items()})
 
     def _write_arrays(self, path: Path, **arrays: np.ndarray) -> None:
         def write(temporary: Path) -> None:
@@ -100,26 +121,22 @@ class FieldWriter(Observer):
 
         replace_file(path, write)
 
-    def _xdmf(self, times: list[float], names: list[str]) -> ET.Element:
-        root = ET.Element("Xdmf", Version="3.0")
-        domain = ET.SubElement(root, "Domain")
-        series = ET.SubElement(
-            domain, "Grid", Name="density", GridType="Collection", CollectionType="Temporal"
-        )
+    def _xdmf_entry(self, time: float, name: str, fields: list[str]) -> str:
         count, corners = self._cells.shape
         layout = {"NumberOfElements": str(count), "NodesPerElement": str(corners)}
-        for time, name in zip(times, names, strict=True):
-            grid = ET.SubElement(series, "Grid", Name="mesh", GridType="Uniform")
-            ET.SubElement(grid, "Time", Value=repr(time))
-            topology = ET.SubElement(grid, "Topology", layout, TopologyType=_XDMF_CELLS[corners])
-            _add_item(topology, self._cells, "mesh.h5:/cells")
-            geometry = ET.SubElement(grid, "Geometry", GeometryType="XYZ")
-            _add_item(geometry, self._points, "mesh.h5:/points")
-            density = ET.SubElement(
-                grid, "Attribute", Name="density", AttributeType="Scalar", Center="Cell"
+        grid = ET.Element("Grid", Name="mesh", GridType="Uniform")
+        ET.SubElement(grid, "Time", Value=repr(time))
+        topology = ET.SubElement(grid, "Topology", layout, TopologyType=_XDMF_CELLS[corners])
+        _add_item(topology, self._cells, "mesh.h5:/cells")
+        geometry = ET.SubElement(grid, "Geometry", GeometryType="XYZ")
+        _add_item(geometry, self._points, "mesh.h5:/points")
+        for field in fields:
+            values = ET.SubElement(
+                grid, "Attribute", Name=field, AttributeType="Scalar", Center="Cell"
             )
-            _add_item(density, np.zeros(count, dtype="f4"), f"{name}:/density")
-        return root
+            _add_item(values, np.zeros(count, dtype="f4"), f"{name}:/{field}")
+        ET.indent(grid, level=3)
+        return "      " + ET.tostring(grid, encoding="unicode").rstrip() + "\n"
 
 
 def _vtk_root(kind: str, **attributes: str) -> ET.Element:

@@ -1,17 +1,61 @@
-"""What a row of the history says about a density: mass, extremes, moments, energy, Lyapunov."""
+"""What a row of the history says about a density: mass, extremes, moments, energy, Lyapunov.
+
+A column is one entry of `Diagnostics.columns`: its name, and the function that computes it from a
+`Saved` density.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.geometry import AXES
 from meanfield_pde.solver.velocity import SharedSum
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
-AXES = "xyz"
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A density at a saved time, for the functionals of `Diagnostics`.
+
+    Attributes:
+        masses: of all cells, in input order.
+        log_energy: the logarithm of its energy; nan where that is not defined.
+    """
+
+    masses: np.ndarray
+    log_energy: float
+    _diagnostics: Diagnostics
+
+    @cached_property
+    def density(self) -> np.ndarray:
+        """Masses per arc length or area."""
+        return self.masses / self._diagnostics.volume
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """First moments ∫ x_i dmu."""
+        return self.masses @ self._diagnostics.mean
+
+    @cached_property
+    def second(self) -> np.ndarray:
+        """Second moments ∫ x_i x_j dmu, in the order of `Diagnostics.pairs`."""
+        return self.masses @ self._diagnostics.second
+
+    @property
+    def lyapunov(self) -> float:
+        """∫ dist(x, E)^2 dmu; nan if there is no E."""
+        squares = self._diagnostics.square_distance
+        return math.nan if squares is None else float(self.masses @ squares)
+
+
+Column = Callable[[Saved], float]
 
 
 class Diagnostics:
@@ -22,68 +66,79 @@ class Diagnostics:
     energy      (1 / 2 beta) ∬ exp(beta <x, B y>) dmu dmu, and its logarithm, which does not
                 overflow; not defined (nan) at beta = 0 and at zero temperature
     lyapunov    ∫ dist(x, E)^2 dmu with E the dominant eigenspace of A = V B^T, if there is one
+
+    Attributes:
+        columns: the functionals by name, in the order of the history.
+        volume, mean, second: of all cells, with the means of x_i and x_i x_j over each.
+        pairs: the indices i, j of the second moments.
+        square_distance: mean over each cell of dist(x, E)^2, or None.
     """
 
-    def __init__(self, attention: Attention, volumes: FiniteVolumes, tolerance: float) -> None:
-        self.attention = attention
-        self._dimension = d = volumes.dimension
+    def __init__(
+        self,
+        volumes: FiniteVolumes,
+        tolerance: float,
+        layer: Attention,
+        projection: ProjectionLimit | None = None,
+    ) -> None:
+        self._volumes = volumes
+        self._tolerance = tolerance
+        d = volumes.dimension
         own = slice(0, volumes.owned)
-        self._volume = volumes.gather(volumes.volume[own])
-        self._mean = volumes.gather(volumes.cell_mean[own])
-        self._pairs = [(i, j) for i in range(d) for j in range(i, d)]
-        first, second = np.array(self._pairs).T
+        self.volume = volumes.gather(volumes.volume[own])
+        self.mean = volumes.gather(volumes.cell_mean[own])
+        self.pairs = [(i, j) for i in range(d) for j in range(i, d)]
+        first, second = np.array(self.pairs).T
 
         def products(points: np.ndarray) -> np.ndarray:
             return points[:, first] * points[:, second]
 
-        volume = volumes.volume[own, None]
-        self._second = volumes.gather(volumes.integrate(products) / volume)
-        self._square_distance: np.ndarray | None = None
-        limit = ProjectionLimit(attention)
-        if limit.dimension == d:  # every point lies in E
-            self._square_distance = np.zeros(volumes.global_cells)
-        elif limit.exists:
-            integral = volumes.integrate(lambda x: limit.distance_to_eigenspace(x) ** 2)
-            self._square_distance = volumes.gather(integral / volumes.volume[own])
+        self.second = volumes.gather(volumes.integrate(products) / volumes.volume[own, None])
+        self.square_distance: np.ndarray | None = None
         self._energy_sum: SharedSum | None = None
-        if 0 < attention.beta < math.inf:
+        self.columns = self._all_columns()
+        self.use(layer, projection)
+
+    def use(self, layer: Attention, projection: ProjectionLimit | None = None) -> None:
+        """Take the attention, and the eigenspace, of another layer. Collective."""
+        self.layer = layer
+        volumes = self._volumes
+        own = slice(0, volumes.owned)
+        projection = projection or ProjectionLimit(layer)
+        self.square_distance = None
+        if projection.dimension == volumes.dimension:  # every point lies in E
+            self.square_distance = np.zeros(volumes.global_cells)
+        elif projection.exists:
+            integral = volumes.integrate(lambda x: projection.distance_to_eigenspace(x) ** 2)
+            self.square_distance = volumes.gather(integral / volumes.volume[own])
+        self._energy_sum = None
+        if 0 < layer.beta < math.inf:
             centres = volumes.gather(volumes.centre[own])
             # <x, B y> = <B^T x, y>: the log of the inner integral is the log partition at x.
-            scores = attention.scores(centres)
-            self._energy_sum = SharedSum(volumes, centres, centres, scores, tolerance)
-
-    def columns(self) -> list[str]:
-        """Names of the numbers that `row` gives."""
-        d = self._dimension
-        return [
-            "mass",
-            "min_density",
-            "max_density",
-            *(f"mean_{AXES[i]}" for i in range(d)),
-            *(f"second_{AXES[i]}{AXES[j]}" for i, j in self._pairs),
-            "energy",
-            "lyapunov",
-            "log_energy",
-        ]
+            scores = layer.scores(centres)
+            self._energy_sum = SharedSum(volumes, centres, centres, scores, self._tolerance)
 
     def row(self, masses: np.ndarray) -> dict[str, float]:
         """The functionals for the masses of all cells, in input order. Collective."""
-        density = masses / self._volume
-        log_energy = self._log_energy(masses)
-        lyapunov = math.nan if self._square_distance is None else masses @ self._square_distance
+        saved = Saved(masses, self._log_energy(masses), self)
         with np.errstate(over="ignore"):
-            energy = np.exp(log_energy)
-        values = [
-            masses.sum(),
-            density.min(),
-            density.max(),
-            *(masses @ self._mean),
-            *(masses @ self._second),
-            energy,
-            lyapunov,
-            log_energy,
-        ]
-        return dict(zip(self.columns(), map(float, values), strict=True))
+            return {name: float(column(saved)) for name, column in self.columns.items()}
+
+    def _all_columns(self) -> dict[str, Column]:
+        columns: dict[str, Column] = {
+            "mass": lambda saved: saved.masses.sum(),
+            "min_density": lambda saved: saved.density.min(),
+            "max_density": lambda saved: saved.density.max(),
+        }
+        for i in range(self._volumes.dimension):
+            columns[f"mean_{AXES[i]}"] = partial(_entry, "mean", i)
+        for k, (i, j) in enumerate(self.pairs):
+            columns[f"second_{AXES[i]}{AXES[j]}"] = partial(_entry, "second", k)
+        return columns | {
+            "energy": lambda saved: np.exp(saved.log_energy),
+            "lyapunov": lambda saved: saved.lyapunov,
+            "log_energy": lambda saved: saved.log_energy,
+        }
 
     def _log_energy(self, masses: np.ndarray) -> float:
         if self._energy_sum is None:
@@ -94,4 +149,9 @@ class Diagnostics:
         exponent = log_masses + log_inner
         largest = exponent.max()
         total = largest + math.log(np.exp(exponent - largest).sum())
-        return total - math.log(2 * self.attention.beta)
+        return total - math.log(2 * self.layer.beta)
+
+
+def _entry(name: str, index: int, saved: Saved) -> float:
+    """One of the moments."""
+    return float(getattr(saved, name)[index])

@@ -16,12 +16,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meanfield_pde.attention.layers import AttentionLike
-from meanfield_pde.case.case import CompareCase
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.densities import ExpressionDensity, Tokens, Uniform, VonMises
 from meanfield_pde.initial.masses import InitialLike
 from meanfield_pde.mesh.cells import Cells
+from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.push_forward import push_forward, push_forward_atoms
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
@@ -35,11 +34,15 @@ RTOL = 1e-8
 Pair = tuple[str, Measure, Measure]
 
 
-class Comparison:
+class Distances:
     """The distances of the saved densities to the limit and to zero temperature."""
 
     def __init__(
-        self, settings: CompareCase, attention: AttentionLike, initial: InitialLike, cells: Cells
+        self,
+        settings: CompareCase,
+        projection: ProjectionLimit,
+        initial: InitialLike,
+        cells: Cells,
     ) -> None:
         self.settings = settings
         self.limit: Measure | None = None
@@ -47,7 +50,7 @@ class Comparison:
         self._cells = cells
         self._duals: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         if settings.limit:
-            self.limit = limit_measure(attention, initial, cells)
+            self.limit = limit_measure(projection, initial, cells)
 
     def row(self, masses: np.ndarray, zero_masses: np.ndarray | None) -> dict[str, float]:
         """The distances for the masses of all cells; for rank 0 alone."""
@@ -95,9 +98,8 @@ class Comparison:
         return result
 
 
-def limit_measure(attention: AttentionLike, initial: InitialLike, cells: Cells) -> Measure:
+def limit_measure(limit: ProjectionLimit, initial: InitialLike, cells: Cells) -> Measure:
     """The push-forward of the initial density under the projection map of the attention."""
-    limit = ProjectionLimit(attention)
     if not limit.exists:
         raise InputError(
             f"compare.limit = true, but there is no limit: {limit.reason}; `meanfield-pde limit` "
@@ -108,7 +110,7 @@ def limit_measure(attention: AttentionLike, initial: InitialLike, cells: Cells) 
     if isinstance(initial, str):
         initial = ExpressionDensity(initial)
     if isinstance(initial, Uniform | VonMises | ExpressionDensity):
-        d = attention.dimension
+        d = cells.dimension
         return push_forward(
             limit,
             cells.vertices,

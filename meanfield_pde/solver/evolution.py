@@ -13,7 +13,7 @@ taken back and repeated with half the length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mpi4py import MPI
@@ -21,9 +21,12 @@ from petsc4py import PETSc
 
 import numpy as np
 
+from meanfield_pde.attention.layers import heads as layers_of
+from meanfield_pde.attention.layers import pieces
 from meanfield_pde.errors import InputError, SolverError
-from meanfield_pde.solver.transport import Transport
-from meanfield_pde.solver.velocity import MeanField
+from meanfield_pde.history.store import MASSES
+from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.state import State
 
 # Steps also resolve the growth of a density that hardly moves yet, whose outflow rate says nothing:
 # rates of growth are of the order |V|, and dt |V| is kept below this.
@@ -34,87 +37,79 @@ _TINY = float(np.finfo(float).tiny)
 
 
 class Evolution:
-    """The masses of the cells and their time, advanced by `advance`.
+    """The state of the cells and its time, advanced by `advance` through the layers.
 
     Attributes:
-        masses: masses of this rank's own cells (read only for others).
+        equation: what is solved.
+        terms: the right-hand side of the present layer.
+        state: the arrays of this rank's own cells, the masses among them.
         time, step: where the evolution stands.
         last_dt: length of the last step.
         mass: total mass after the last step.
         rejected: number of steps that were taken back.
     """
 
-    def __init__(
-        self,
-        field: MeanField,
-        transport: Transport,
-        masses: np.ndarray,
-    ) -> None:
-        self.field = field
-        self.transport = transport
+    def __init__(self, equation: Equation, initial: np.ndarray) -> None:
+        self.equation = equation
         self.time = 0.0
         self.step = 0
         self.rejected = 0
         self.last_dt = 0.0
         self.mass = 1.0
-        volumes = transport.volumes
+        volumes = equation.volumes
         self._comm = volumes.comm
-        self._largest_dt = _longest_step(field)
+        self.terms = equation.right_hand_side(layers_of(equation.attention)[0])
+        self.state = State(volumes, initial)
+        # PETSc works on the array of the state itself.
         sizes = (volumes.owned, volumes.global_cells)
-        self._state = PETSc.Vec().createMPI(sizes, comm=volumes.comm)
-        self._state.array[:] = masses
-        self._before = np.array(masses)
+        masses: Any = self.masses
+        self._vector = PETSc.Vec().createWithArray(masses, sizes, comm=volumes.comm)
+        self._before = np.array(initial)
         self._flux: np.ndarray | None = None  # fluxes of the present state, once they are known
         self._rate = 0.0  # their outflow rate on this rank
         self._stage_rate = 0.0
         self._failure: BaseException | None = None
+        self._slopes = self._vector.duplicate()
         self._ts = self._stepper()
         self.coefficient = ssp_coefficient(self._ts)
 
     @property
     def masses(self) -> np.ndarray:
         """Masses of this rank's own cells."""
-        return self._state.array_r
-
-    @property
-    def state(self) -> np.ndarray:
-        """What `restore` takes, for checkpoints."""
-        return self.masses
+        return self.state[MASSES]
 
     def advance(self, until: float, after_step: Callable[[Evolution], None] | None = None) -> None:
-        """Advance to the time `until` exactly. Collective.
+        """Advance to the time `until` exactly; steps end where a layer does. Collective.
 
         Args:
             until: the time at which to stop.
             after_step: called after every accepted step.
         """
-        while self.time < until:
-            self._take_step(until)
-            if after_step is not None:
-                after_step(self)
+        for layer, _, end in pieces(self.equation.attention, self.time, until):
+            if self.terms.layer is not layer:
+                self.terms = self.equation.right_hand_side(layer)
+                self._flux = None
+            while self.time < end:
+                self._take_step(end)
+                if after_step is not None:
+                    after_step(self)
 
-    def switch(self, field: MeanField) -> None:
-        """Go on with another mean field, that of the next layer."""
-        self.field = field
-        self._largest_dt = _longest_step(field)
-        self._flux = None
-
-    def restore(self, masses: np.ndarray, *, time: float, step: int) -> None:
-        """Continue from an earlier state: masses of own cells, time and step number."""
-        self._state.array[:] = masses
+    def restore(self, arrays: Mapping[str, np.ndarray], *, time: float, step: int) -> None:
+        """Continue from an earlier state: arrays of all cells as `State.gather` gives them."""
+        self.state.restore(arrays)
         self._flux = None
         self.time, self.step = time, step
 
     def close(self) -> None:
         """Give PETSc's objects back. Collective."""
-        self._ts.destroy()
-        self._state.destroy()
+        for own in (self._ts, self._vector, self._slopes):
+            own.destroy()
 
     def _take_step(self, until: float) -> None:
         rate = self._comm.allreduce(self._present_rate(), MPI.MAX)
-        limit = self._largest_dt / self.field.largest_weight
+        limit = GROWTH_PER_STEP / max(self.terms.speed, 1e-300)
         if rate > 0:
-            limit = min(limit, self.coefficient * self.transport.scheme.accurate / rate)
+            limit = min(limit, self.coefficient * self.terms.transport.scheme.accurate / rate)
         if limit < SMALLEST_STEP * max(1.0, self.time):
             raise SolverError(
                 f"at t = {self.time:.6g} tokens move so fast that steps would have to be as short "
@@ -125,7 +120,7 @@ class Evolution:
         before = (self._flux, self._rate)
         while not self._attempt(dt):
             self.rejected += 1
-            self._state.array[:] = self._before
+            self.state[MASSES] = self._before
             self._flux, self._rate = before
             dt /= 2
             if dt < SMALLEST_STEP * max(1.0, self.time):
@@ -133,7 +128,7 @@ class Evolution:
                     f"at t = {self.time:.6g} no step keeps the density non-negative, down to "
                     f"dt = {dt:.1e}; please report the case"
                 )
-        masses = self._state.array
+        masses = self.masses
         masses[masses < _TINY] = 0.0
         self.last_dt = dt
         self.mass = self._comm.allreduce(float(masses.sum()))
@@ -156,14 +151,14 @@ class Evolution:
         valid = bool(np.isfinite(masses).all()) and not (masses < 0).any()
         worst = np.array([self._stage_rate, 0.0 if valid else 1.0])
         self._comm.Allreduce(MPI.IN_PLACE, worst, MPI.MAX)
-        within = worst[0] * dt / self.coefficient <= self.transport.scheme.positive
+        within = worst[0] * dt / self.coefficient <= self.terms.transport.scheme.positive
         return bool(within and worst[1] == 0)
 
     def _present_rate(self) -> float:
         """Outflow rate of the present state; its fluxes are kept for the first stage."""
         if self._flux is None:
-            self._flux = self.field.flux(self.masses)
-            self._rate = self.transport.outflow_rate(self._flux)
+            self._flux = self.terms.flux(self.masses)
+            self._rate = self.terms.transport.outflow_rate(self._flux)
         return self._rate
 
     def _right_hand_side(self, ts: PETSc.TS, time: float, state: PETSc.Vec, out: PETSc.Vec) -> None:
@@ -174,25 +169,21 @@ class Evolution:
                 self._flux = None
             else:
                 # A stage of a step that is too long may be negative; the step will be rejected.
-                flux = self.field.flux(np.maximum(masses, 0.0))
-                rate = self.transport.outflow_rate(flux)
+                flux = self.terms.flux(np.maximum(masses, 0.0))
+                rate = self.terms.transport.outflow_rate(flux)
             self._stage_rate = max(self._stage_rate, rate)
-            self.transport.rate_of_change(np.maximum(masses, 0.0), flux, out.array)
+            self.terms.transport.rate_of_change(np.maximum(masses, 0.0), flux, out.array)
         except BaseException as error:
             self._failure = error
             raise
 
     def _stepper(self) -> PETSc.TS:
         ts: Any = configured_stepper(self._comm)
-        ts.setRHSFunction(self._right_hand_side, self._state.duplicate())
-        ts.setSolution(self._state)
+        ts.setRHSFunction(self._right_hand_side, self._slopes)
+        ts.setSolution(self._vector)
         ts.setMaxTime(1e300)  # PETSc wants a limit; ours is `until`
         ts.setExactFinalTime(PETSc.TS.ExactFinalTime.STEPOVER)
         return ts
-
-
-def _longest_step(field: MeanField) -> float:
-    return GROWTH_PER_STEP / max(float(np.linalg.norm(field.attention.value, 2)), 1e-300)
 
 
 def configured_stepper(comm: MPI.Comm) -> PETSc.TS:

@@ -9,70 +9,50 @@ from __future__ import annotations
 import logging
 import math
 import time as clock
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde.attention.layers import AttentionLike, acting, heads, pieces
-from meanfield_pde.case.case import CompareCase, TimeCase
+from meanfield_pde.attention.layers import AttentionLike, acting, pieces
+from meanfield_pde.attention.layers import heads as layers_of
 from meanfield_pde.errors import InputError
+from meanfield_pde.history.history import History
+from meanfield_pde.history.store import MASSES, ZERO_MASSES, MemoryStore, Store
 from meanfield_pde.initial.densities import Uniform
 from meanfield_pde.initial.masses import InitialLike, cell_masses
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.build import build_evolution
 from meanfield_pde.solver.diagnostics import Diagnostics
-from meanfield_pde.solver.distances import Comparison
+from meanfield_pde.solver.distances import Distances
+from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.transport import Transport, scheme_named
-from meanfield_pde.solver.velocity import MeanField
-from meanfield_pde.solver.wide_evolution import LogEvolution, doubles_run_out
+from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
+from meanfield_pde.solver.wide_evolution import LogEvolution
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
-from meanfield_pde.wasserstein.measure import Measure
+from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 LOG = logging.getLogger("meanfield_pde")
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class Solution(History):
     """The density at the saved times, the same on every rank.
 
     Attributes:
-        attention: what drove it.
-        cells: the cells of the mesh.
-        times: the saved times.
-        masses: the masses of all cells, times x cells.
-        history: a list of numbers, one for each saved time, by name.
         steps: number of time steps taken.
         rejected: number of steps that had to be repeated.
         wall_time: seconds.
         mesh: the DOLFINx mesh.
-        limit: the push-forward of the initial density, if it was compared with.
-        zero_masses: the masses at zero temperature, if they were compared with.
     """
 
-    attention: AttentionLike
-    cells: Cells
-    times: np.ndarray
-    masses: np.ndarray
-    history: dict[str, np.ndarray]
-    steps: int
-    rejected: int
-    wall_time: float
-    mesh: dolfinx_mesh.Mesh
-    limit: Measure | None = None
-    zero_masses: np.ndarray | None = None
-
-    @property
-    def density(self) -> np.ndarray:
-        """Masses per arc length or area, times x cells."""
-        return self.masses / self.cells.volumes
-
-    def measure(self, index: int = -1) -> Measure:
-        """The density at a saved time as a discrete measure; by default the last."""
-        return Measure(self.cells.points, self.masses[index], self.cells.spread)
+    steps: int = 0
+    rejected: int = 0
+    wall_time: float = 0.0
+    mesh: dolfinx_mesh.Mesh | None = None
 
 
 class Observer:
@@ -92,7 +72,17 @@ class Observer:
 
 
 class Simulation:
-    """One problem on one mesh: the state, and what has been saved of it so far."""
+    """One problem on one mesh: the state, and what has been saved of it so far.
+
+    It sets the number of threads that numba uses in this process.
+
+    Attributes:
+        projection: the projection map of the attention, from which all predictions come.
+        equation: the right-hand side, and what it is solved with.
+        evolution: the state and its time.
+        zero: the same problem at zero temperature, alongside; or None.
+        store: the saved densities. rows: a row of the history for each of them.
+    """
 
     def __init__(
         self,
@@ -100,47 +90,47 @@ class Simulation:
         mesh: dolfinx_mesh.Mesh,
         initial: InitialLike,
         *,
-        scheme: str = "muscl",
-        tolerance: float = 1e-10,
+        settings: SolverCase | None = None,
         threads: int | None = None,
         compare: CompareCase | None = None,
-        log_masses: bool | None = None,
     ) -> None:
-        if not 0 < tolerance < 1:
-            raise InputError(f"the tolerance must lie between 0 and 1, got {tolerance}")
+        settings = settings or SolverCase()
         self.attention = attention
         self.comm = mesh.comm
         self.threads = set_threads(mesh.comm, threads)
         self.volumes = FiniteVolumes(mesh)
-        transport = Transport(self.volumes, scheme_named(scheme))
+        self.projection = ProjectionLimit(attention)
+        self.equation = Equation(attention, self.volumes, settings)
         masses = cell_masses(initial, self.volumes)
-
-        # The state is mantissas and exponents where doubles run out (see `log_evolution`).
-        self.log_masses = doubles_run_out(attention) if log_masses is None else log_masses
+        self.evolution = build_evolution(self.equation, masses, self.projection)
         if self.log_masses:
             LOG.info("log masses: the tail is followed below the range of doubles")
-        kind = LogEvolution if self.log_masses else Evolution
-
-        def evolve(followed: AttentionLike) -> Evolution:
-            return kind(MeanField(heads(followed)[0], self.volumes, tolerance), transport, masses)
-
-        self._tolerance = tolerance
-        self.evolution = evolve(attention)
-        self.diagnostics = Diagnostics(heads(attention)[0], self.volumes, tolerance)
+        self.diagnostics = Diagnostics(
+            self.volumes, settings.tolerance, layers_of(attention)[0], self._projection_of_layers
+        )
         self.cells = Cells.of(self.volumes)
-        self.comparison: Comparison | None = None
-        self.zero: Evolution | None = None  # the same problem at zero temperature, alongside
+        self.distances: Distances | None = None
+        self.zero: Evolution | None = None
         if compare is not None:
-            self.comparison = Comparison(compare, attention, initial, self.cells)
+            self.distances = Distances(compare, self.projection, initial, self.cells)
             if compare.zero_temperature:
-                self._cold = attention.with_beta(math.inf)
-                self.zero = evolve(self._cold)
+                cold = self.equation.at(attention.with_beta(math.inf))
+                self.zero = build_evolution(cold, masses, self.projection)
         self.until = 0.0
-        self.times: list[float] = []
-        self.masses: list[np.ndarray] = []
-        self.zero_masses: list[np.ndarray] = []
+        self.store: Store = MemoryStore()
         self.rows: list[dict[str, float]] = []
         self.wall_time = 0.0
+
+    @property
+    def log_masses(self) -> bool:
+        """Whether the state is mantissas and exponents, because doubles run out."""
+        return isinstance(self.evolution, LogEvolution)
+
+    @property
+    def evolutions(self) -> dict[str, Evolution]:
+        """What evolves, by the name it has in a checkpoint."""
+        zero = {} if self.zero is None else {"zero_state": self.zero}
+        return {"state": self.evolution, **zero}
 
     def run(self, save_times: Sequence[float], observers: Iterable[Observer] = ()) -> None:
         """Evolve through the saved times that are still ahead. Collective."""
@@ -159,33 +149,22 @@ class Simulation:
             observer.started(self)
         try:
             for time in ahead:
-                self._follow(self.evolution, self.attention, time, after_step)
+                self.evolution.advance(time, after_step)
                 if self.zero is not None:
-                    self._follow(self.zero, self._cold, time)
+                    self.zero.advance(time)
                 self._save()
                 self.wall_time = clock.perf_counter() - begun
                 for observer in watching:
                     observer.saved(self)
+            self.store.finish()
         finally:
             for observer in watching:
                 observer.finished(self)
 
-    def _follow(
-        self,
-        evolution: Evolution,
-        attention: AttentionLike,
-        until: float,
-        after_step: Callable[[Evolution], None] | None = None,
-    ) -> None:
-        """Advance through the layers; steps end where a layer does."""
-        for head, _, end in pieces(attention, evolution.time, until):
-            if evolution.field.attention is not head:
-                evolution.switch(MeanField(head, self.volumes, self._tolerance))
-            evolution.advance(end, after_step)
-
     def ahead(self, save_times: Sequence[float]) -> list[float]:
         """The times still to be saved; after a restart the state may stand between two of them."""
-        ahead = [time for time in save_times if not self.times or time > self.times[-1]]
+        saved = [row["time"] for row in self.rows]
+        ahead = [time for time in save_times if not saved or time > saved[-1]]
         now = self.evolution.time
         if save_times[-1] < now:
             raise InputError(
@@ -199,22 +178,25 @@ class Simulation:
         return ahead
 
     def _save(self) -> None:
-        masses = self.volumes.gather(self.evolution.masses)
-        row = {"time": self.evolution.time, "step": float(self.evolution.step)}
-        self.times.append(self.evolution.time)
-        self.masses.append(masses)
-        head = acting(self.attention, self.evolution.time)
-        if self.diagnostics.attention is not head:
-            self.diagnostics = Diagnostics(head, self.volumes, self._tolerance)
-        row |= self.diagnostics.row(masses)
-        zero_masses: np.ndarray | None = None
+        state = self.evolution.state
+        arrays = state.gather(state.saved)
         if self.zero is not None:
-            zero_masses = self.volumes.gather(self.zero.masses)
-            self.zero_masses.append(zero_masses)
-        if self.comparison is not None:
-            row |= on_root(self.comm, self.comparison.row, masses, zero_masses)
+            arrays[ZERO_MASSES] = self.volumes.gather(self.zero.masses)
+        row = {"time": self.evolution.time, "step": float(self.evolution.step)}
+        layer = acting(self.attention, self.evolution.time)
+        if self.diagnostics.layer is not layer:
+            self.diagnostics.use(layer)
+        row |= self.diagnostics.row(arrays[MASSES])
+        if self.distances is not None:
+            row |= on_root(self.comm, self.distances.row, arrays[MASSES], arrays.get(ZERO_MASSES))
         row["log_energy"] = row.pop("log_energy")  # last: not one of the columns users know
+        self.store.append(self.evolution.time, arrays)
         self.rows.append(row)
+
+    @property
+    def _projection_of_layers(self) -> ProjectionLimit | None:
+        """The projection map of the first layer, if it is the only one."""
+        return self.projection if len(layers_of(self.attention)) == 1 else None
 
     def solution(self) -> Solution:
         """What has been saved so far."""
@@ -222,16 +204,20 @@ class Simulation:
         return Solution(
             attention=self.attention,
             cells=self.cells,
-            times=np.array(self.times),
-            masses=np.array(self.masses),
+            store=self.store,
             history={name: np.array([row[name] for row in self.rows]) for name in names},
+            limit=None if self.distances is None else self.distances.limit,
+            cost=CompareCase.cost if self.distances is None else self.distances.settings.cost,
             steps=self.evolution.step,
             rejected=self.evolution.rejected,
             wall_time=self.wall_time,
             mesh=self.volumes.mesh,
-            limit=None if self.comparison is None else self.comparison.limit,
-            zero_masses=np.array(self.zero_masses) if self.zero is not None else None,
         )
+
+    def close(self) -> None:
+        """Give PETSc's objects back. Collective."""
+        for evolution in self.evolutions.values():
+            evolution.close()
 
 
 def solve(
@@ -268,16 +254,17 @@ def solve(
         observers: called after every step and every saved time.
     """
     times = TimeCase(until, tuple(save_at), save_every).save_times
-    initial = Uniform() if initial is None else initial
+    chosen = next(name for name, value in LOG_MASSES.items() if value is log_masses)
     simulation = Simulation(
         attention,
         mesh,
-        initial,
-        scheme=scheme,
-        tolerance=tolerance,
+        Uniform() if initial is None else initial,
+        settings=SolverCase(scheme, tolerance, chosen),
         threads=threads,
         compare=compare,
-        log_masses=log_masses,
     )
-    simulation.run(times, observers)
-    return simulation.solution()
+    try:
+        simulation.run(times, observers)
+        return simulation.solution()
+    finally:
+        simulation.close()

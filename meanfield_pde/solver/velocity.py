@@ -20,7 +20,6 @@ from meanfield_pde.attention.sum import AttentionSum
 from meanfield_pde.attention.sum.low_rank import all_groups
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
-from meanfield_pde.mesh.facet_means import facet_mean_operator
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 _log = logging.getLogger("meanfield_pde")
@@ -104,7 +103,7 @@ class MeanField:
         self.volumes = volumes
         self.tolerance = tolerance
         self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
-        self._facet_mean = facet_mean_operator(volumes)
+        self._facet_mean = volumes.facet_means
         self._fixed: np.ndarray | None = None
         self._log_shares: np.ndarray | None = None  # of the points of a cell, if it has several
         self._logged = False
@@ -113,6 +112,11 @@ class MeanField:
             self._fixed = self._facet_flux(attention.mean(volumes.vertices))
         else:
             self._sum = self._shared_sum()
+
+    @property
+    def speed(self) -> float:
+        """|V| times the largest weight: rates of growth are of this order."""
+        return float(np.linalg.norm(self.attention.value, 2)) * self.largest_weight
 
     @property
     def points_per_cell(self) -> int:

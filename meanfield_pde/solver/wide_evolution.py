@@ -27,33 +27,33 @@ from petsc4py import PETSc
 import numba
 import numpy as np
 
-from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.errors import InputError
+from meanfield_pde.history.store import MASSES
+from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.transport import Transport, face_factors
-from meanfield_pde.solver.velocity import MeanField
+from meanfield_pde.solver.transport import face_factors
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 # Logarithm of the tail from which on doubles are not enough: the smallest is exp(-708), and the
 # mass of a cell is that of the tail times its volume.
 FEWEST_LOG = -650.0
+MANTISSA, EXPONENT = "mantissa", "exponent"
 _LOG2 = math.log(2.0)
 _NOTHING = -(2.0**52)  # exponent of a mass of exactly zero
 
 
-def doubles_run_out(attention: AttentionLike) -> bool:
+def doubles_run_out(projection: ProjectionLimit) -> bool:
     """Whether the tail is predicted to leave the range of doubles before the switch.
 
     It decays like exp(-r t), r the largest unsettled rate of the saddles, up to the predicted
     lifetime of the metastable state.
     """
-    limit = ProjectionLimit(attention)
-    if not (limit.exists and limit.saddles):
+    if not (projection.exists and projection.saddles):
         return False
-    if not math.isfinite(limit.lifetime):
+    if not math.isfinite(projection.lifetime):
         return False
-    fastest = max(saddle.unsettled_rate for saddle in limit.saddles)
-    return bool(-fastest * limit.lifetime < FEWEST_LOG)
+    fastest = max(saddle.unsettled_rate for saddle in projection.saddles)
+    return bool(-fastest * projection.lifetime < FEWEST_LOG)
 
 
 class LogEvolution(Evolution):
@@ -63,8 +63,8 @@ class LogEvolution(Evolution):
         mantissa, exponent: of the masses of own cells, M = mantissa 2^exponent.
     """
 
-    def __init__(self, field: MeanField, transport: Transport, masses: np.ndarray) -> None:
-        super().__init__(field, transport, masses)
+    def __init__(self, equation: Equation, masses: np.ndarray) -> None:
+        super().__init__(equation, masses)
         options = PETSc.Options()
         if (
             self._ts.getType() != PETSc.TS.Type.SSP
@@ -75,29 +75,31 @@ class LogEvolution(Evolution):
                 "options out, or evolve the masses as doubles"
             )
         self._stages = round(self.coefficient) + 1
-        volumes = transport.volumes
+        volumes = equation.volumes
         self._mantissa_of_all = volumes.new_vector()
         self._exponent_of_all = volumes.new_vector()
         self._face_factors = volumes.new_vector(volumes.dimension)
-        self.mantissa, self.exponent = split(masses)
+        self._put(*split(masses))
+
+    @property
+    def mantissa(self) -> np.ndarray:
+        """Mantissas of the masses of own cells."""
+        return self.state[MANTISSA]
+
+    @property
+    def exponent(self) -> np.ndarray:
+        """Exponents of the masses of own cells."""
+        return self.state[EXPONENT]
 
     @property
     def log_masses(self) -> np.ndarray:
         """Logarithms of the masses of own cells; -inf where a mass is exactly zero."""
         return log_of(self.mantissa, self.exponent)
 
-    @property
-    def state(self) -> np.ndarray:
-        """What `restore` takes: mantissas and exponents, own cells x 2."""
-        return np.column_stack([self.mantissa, self.exponent])
-
-    def restore(self, masses: np.ndarray, *, time: float, step: int) -> None:
-        """Continue from an earlier state: masses, or mantissas and exponents in two columns."""
-        if masses.ndim == 2:
-            self.mantissa, self.exponent = masses[:, 0].copy(), masses[:, 1].copy()
-        else:
-            self.mantissa, self.exponent = split(masses)
-        super().restore(self._as_doubles(), time=time, step=step)
+    def _put(self, mantissa: np.ndarray, exponent: np.ndarray) -> None:
+        """Set the state, and the masses with it."""
+        self.state[MANTISSA], self.state[EXPONENT] = mantissa, exponent
+        self.state[MASSES] = self._as_doubles()
 
     def _as_doubles(self) -> np.ndarray:
         exponent = np.maximum(self.exponent, -2000.0).astype(np.int32)
@@ -105,12 +107,12 @@ class LogEvolution(Evolution):
 
     def _present_rate(self) -> float:
         if self._flux is None:
-            self._flux = self.field.flux_from_log(self.log_masses)
-            self._rate = self.transport.outflow_rate(self._flux)
+            self._flux = self.terms.flux_from_log(self.log_masses)
+            self._rate = self.terms.transport.outflow_rate(self._flux)
         return self._rate
 
     def _attempt(self, dt: float) -> bool:
-        start = (self.mantissa, self.exponent)
+        start = (self.mantissa.copy(), self.exponent.copy())
         length = dt / self.coefficient
         self._stage_rate = 0.0
         within = True
@@ -118,7 +120,7 @@ class LogEvolution(Evolution):
             self._stage_rate = max(self._stage_rate, self._present_rate())
             worst = self._comm.allreduce(self._stage_rate, MPI.MAX)
             # Beyond the limit a mass could become negative, which has no logarithm.
-            within = bool(worst * length <= self.transport.scheme.positive)
+            within = bool(worst * length <= self.terms.transport.scheme.positive)
             if not within:
                 break
             self._euler_step(length)
@@ -126,19 +128,17 @@ class LogEvolution(Evolution):
                 self._flux = None
         if within:
             last = (self._stages - 1) / self._stages
-            self.mantissa, self.exponent = _mixed(
-                *start, self.mantissa, self.exponent, 1 - last, last
-            )
+            self._put(*_mixed(*start, self.mantissa, self.exponent, 1 - last, last))
             self._flux = None
         else:
-            self.mantissa, self.exponent = start
-        self._state.array[:] = self._as_doubles()
+            self._put(*start)
         return within
 
     def _euler_step(self, length: float) -> None:
         """Replace the masses by those after a forward Euler step, with the present fluxes."""
         assert self._flux is not None
-        transport, volumes = self.transport, self.transport.volumes
+        transport = self.terms.transport
+        volumes = transport.volumes
         d, owned = volumes.dimension, volumes.owned
         mantissa, exponent = self._mantissa_of_all.array, self._exponent_of_all.array
         mantissa[:owned], exponent[:owned] = self.mantissa, self.exponent
@@ -150,7 +150,7 @@ class LogEvolution(Evolution):
             log_density = log_of(mantissa, exponent) - np.log(volumes.volume)
             face_factors(log_density, volumes.neighbours, transport.slopes, factors)
         self._face_factors.scatter_forward()
-        self.mantissa, self.exponent = _euler(
+        self.state[MANTISSA], self.state[EXPONENT] = _euler(
             self._flux * length,
             volumes.cell_facets,
             volumes.cell_signs,

@@ -27,6 +27,26 @@ def replace_text(path: Path, text: str) -> None:
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def append(path: Path, position: int, content: bytes) -> None:
+    """Put content at a position at the end of a file, and cut off what stood behind it.
+
+    If it cannot be written whole the file ends at the position.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        os.ftruncate(handle, position)
+        try:
+            written = 0
+            while written < len(content):
+                written += os.pwrite(handle, content[written:], position + written)
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, position)
+            raise
+    finally:
+        os.close(handle)
+
+
 def remove(path: Path) -> None:
     """Remove a file or a folder if it exists; a folder at once and whole, by renaming it first."""
     if path.is_dir():

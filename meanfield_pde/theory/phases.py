@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import subspace_angles
 
-from meanfield_pde.attention.layers import AttentionLike
-from meanfield_pde.solver.diagnostics import AXES
+from meanfield_pde.mesh.geometry import AXES
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 NAMES = ("concentration", "metastable", "switching", "terminal")
@@ -181,10 +180,9 @@ def find_phases(times: np.ndarray, moments: np.ndarray, limit: ProjectionLimit) 
     return Phases(concentration, metastable, switching, terminal, half)
 
 
-def phases_of_history(history: Mapping[str, np.ndarray], attention: AttentionLike) -> Phases:
+def phases_of_history(history: Mapping[str, np.ndarray], limit: ProjectionLimit) -> Phases:
     """The phases from the columns of a history."""
-    limit = ProjectionLimit(attention)
-    d = attention.dimension
+    d = limit.attention.dimension
     moments = np.empty((len(history["time"]), d, d))
     for i in range(d):
         for j in range(i, d):

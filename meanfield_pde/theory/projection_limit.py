@@ -23,7 +23,8 @@ from scipy.linalg import subspace_angles
 from meanfield_pde.attention.head import SINGULAR, Attention
 from meanfield_pde.attention.layers import AttentionLike, heads
 from meanfield_pde.errors import InputError
-from meanfield_pde.theory.report import plain, report
+from meanfield_pde.support.plain import plain
+from meanfield_pde.theory.report import report
 from meanfield_pde.theory.saddles import ALIGNED, Saddle, Tail, points_on_sphere, saddles
 from meanfield_pde.theory.spectrum import EigenSpace, dominant_eigenspace, format_eigenvalues
 

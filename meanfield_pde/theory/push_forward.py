@@ -18,13 +18,7 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.clipping import padded, split, split_polygons, triangulated
-from meanfield_pde.mesh.geometry import (
-    cell_mean,
-    cell_spread,
-    cell_volume,
-    integrate,
-    normalised,
-)
+from meanfield_pde.mesh.geometry import cell_mean, cell_spread, cell_volume, integrate, normalised
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
 

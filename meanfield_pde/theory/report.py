@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import numpy as np
-
-
-def plain(value: float | np.ndarray) -> Any:
-    """A number or array as JSON has it: infinity is "inf", a complex number the pair [re, im]."""
-    array = np.asarray(value)
-    if array.ndim:
-        return [plain(entry) for entry in array]
-    if np.iscomplexobj(array):
-        return [plain(array.real), plain(array.imag)]
-    number = float(array)
-    if math.isnan(number):
-        raise ValueError("a quantity of the limit is not a number")
-    return number if math.isfinite(number) else ("inf" if number > 0 else "-inf")
 
 
 def report(description: dict[str, Any]) -> str:

@@ -18,6 +18,9 @@ from meanfield_pde.errors import InputError
 COST_ERROR = 16 * np.finfo(float).eps
 
 
+COSTS = ("geodesic", "chordal")
+
+
 @dataclass(frozen=True)
 class Cost:
     """The cost c(x, y) = distance(x, y)^p."""
@@ -43,7 +46,7 @@ class Cost:
 
 def make_cost(name: str, p: int) -> Cost:
     """The cost that the user named."""
-    if name not in ("geodesic", "chordal"):
+    if name not in COSTS:
         raise InputError(f"cost must be 'geodesic' or 'chordal', got {name!r}")
     if isinstance(p, bool) or p not in (1, 2):
         raise InputError(f"p must be 1 or 2, got {p!r}")

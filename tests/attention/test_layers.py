@@ -18,8 +18,8 @@ from meanfield_pde import (
     sphere_mesh,
 )
 from meanfield_pde.attention.layers import Layers, acting, from_arrays, heads, pieces
-from meanfield_pde.case.case import CompareCase
 from meanfield_pde.case.text import case_text
+from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.tokens.code import simulate_tokens
 from tests import oracles

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.image import imread
 
 from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_case
-from meanfield_pde.experiments.folder import read_table, write_table
 from meanfield_pde.experiments.lifetime import density_lifetime, switching_progress, token_lifetime
 from meanfield_pde.experiments.lifetimes import summarise_lifetimes
+from meanfield_pde.results.tables import read_table, write_table
 from meanfield_pde.theory.fits import fit_or_none, linear_fit
 from tests.conftest import Command, Main, Write
 from tests.theory.test_phases import MIXTURE, limit_at

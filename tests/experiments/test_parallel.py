@@ -19,7 +19,7 @@ from tests.conftest import CIRCLE, SPHERE, Command, Write
 # All cases in one start of the program, which is most of the time.
 RUN_ALL = """
 import sys
-from meanfield_pde.cli.main import main
+from meanfield_pde.cli.main import (main)
 folder, *cases = sys.argv[1:]
 for case in cases:
     try:

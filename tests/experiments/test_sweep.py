@@ -12,7 +12,6 @@ from matplotlib.image import imread
 from scipy.special import ive
 
 from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_result
-from meanfield_pde.experiments.folder import read_table
 from meanfield_pde.experiments.sweep_analysis import (
     early_rate,
     least_distance,
@@ -22,6 +21,7 @@ from meanfield_pde.experiments.sweep_analysis import (
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.folder import Result
+from meanfield_pde.results.tables import read_table
 from meanfield_pde.theory.envelope import fit_envelope, temperature_scale
 from meanfield_pde.theory.laplace_principle import laplace_error
 from tests.conftest import CIRCLE, SPHERE, Command, Main, Write

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Attention, InputError, circle_mesh, solve, sphere_mesh, wasserstein
-from meanfield_pde.case.case import CompareCase
+from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
 

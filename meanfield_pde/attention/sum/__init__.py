@@ -26,11 +26,6 @@ This package knows nothing of ranks: `mean_field.SharedSum` deals tiles and grou
 """
 
 from meanfield_pde.attention.sum.sources import Sources, Targets
-from meanfield_pde.attention.sum.summation import (
-    AttentionSum,
-    log_partition,
-    softmax,
-    softmax_mean,
-)
+from meanfield_pde.attention.sum.summation import AttentionSum, log_partition, softmax, softmax_mean
 
 __all__ = ["AttentionSum", "Sources", "Targets", "log_partition", "softmax", "softmax_mean"]

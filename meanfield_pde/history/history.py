@@ -1,0 +1,88 @@
+"""The record of a run: its densities at the saved times, and a row of numbers for each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.history.store import MASSES, ZERO_MASSES, Store
+from meanfield_pde.mesh.cells import Cells
+from meanfield_pde.wasserstein.measure import Measure
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """The density at the saved times.
+
+    Attributes:
+        attention: what drove it.
+        cells: the cells of the mesh.
+        store: the densities; `store.read(i)` reads one, `masses` all of them.
+        history: numbers for each saved time, by name.
+        limit: the push-forward of the initial density, if it was compared with.
+        cost: "geodesic" or "chordal", of the distances in the history.
+    """
+
+    attention: AttentionLike
+    cells: Cells
+    store: Store
+    history: dict[str, np.ndarray]
+    limit: Measure | None = None
+    cost: str = "geodesic"
+
+    @cached_property
+    def times(self) -> np.ndarray:
+        """The saved times."""
+        return np.array(self.store.times)
+
+    @cached_property
+    def masses(self) -> np.ndarray:
+        """The masses of all cells, times x cells."""
+        return self.store.all(MASSES)
+
+    @cached_property
+    def zero_masses(self) -> np.ndarray | None:
+        """The masses at zero temperature, times x cells, if they were compared with."""
+        return self.store.all(ZERO_MASSES) if ZERO_MASSES in self.store.names() else None
+
+    @property
+    def dimension(self) -> int:
+        """Dimension d: 2 on the circle, 3 on the sphere."""
+        return self.cells.dimension
+
+    @property
+    def points(self) -> np.ndarray:
+        """The centres of the cells."""
+        return self.cells.points
+
+    @property
+    def volumes(self) -> np.ndarray:
+        """Arc lengths or areas of the cells."""
+        return self.cells.volumes
+
+    @property
+    def spread(self) -> np.ndarray:
+        """Mean squared distance of the points of each cell from its centre."""
+        return self.cells.spread
+
+    @property
+    def vertices(self) -> np.ndarray:
+        """The corners of the cells."""
+        return self.cells.vertices
+
+    @property
+    def density(self) -> np.ndarray:
+        """Masses per arc length or area, times x cells."""
+        return self.masses / self.cells.volumes
+
+    def density_at(self, index: int) -> np.ndarray:
+        """The density at one saved time; nothing else is read."""
+        return self.store.read(index) / self.cells.volumes
+
+    def measure(self, index: int = -1) -> Measure:
+        """The density at a saved time as a discrete measure; by default the last."""
+        index = range(len(self.store))[index]
+        return Measure(self.cells.points, self.store.read(index), self.cells.spread)

@@ -1,0 +1,81 @@
+"""Where saved densities are kept: appended in order of time, and read one at a time.
+
+Who reads does not know whether they are in memory (`MemoryStore`) or in a file (`FileStore`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+MASSES, ZERO_MASSES = "masses", "zero_temperature/masses"
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Store(ABC):
+    """Saved times, and at each of them arrays of a number per cell, by name.
+
+    Attributes:
+        times: the saved times so far.
+    """
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @abstractmethod
+    def append(self, time: float, arrays: Arrays) -> None:
+        """Keep the arrays of a time after the last. Collective; all ranks give the same."""
+
+    @abstractmethod
+    def read(self, index: int, name: str = MASSES) -> np.ndarray:
+        """The array of that name at a saved time; any rank may ask on its own."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Names of the arrays that are kept."""
+
+    @abstractmethod
+    def truncate(self, count: int) -> None:
+        """Forget all but the first so many times. Collective."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Nothing more will be appended for now. Collective."""
+
+    def all(self, name: str = MASSES) -> np.ndarray:
+        """The arrays of all saved times, times x cells."""
+        return np.array([self.read(index, name) for index in range(len(self))])
+
+
+class MemoryStore(Store):
+    """Densities in the memory of every rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._saved: list[dict[str, np.ndarray]] = []
+
+    def append(self, time: float, arrays: Arrays) -> None:
+        """Keep the arrays themselves."""
+        self.times.append(time)
+        self._saved.append(dict(arrays))
+
+    def read(self, index: int, name: str = MASSES) -> np.ndarray:
+        """The array as it was appended."""
+        return self._saved[index][name]
+
+    def names(self) -> list[str]:
+        """Names of the arrays at the first time."""
+        return list(self._saved[0]) if self._saved else []
+
+    def truncate(self, count: int) -> None:
+        """Forget all but the first so many times."""
+        del self.times[count:], self._saved[count:]
+
+    def finish(self) -> None:
+        """Nothing is left to be done."""

@@ -1,0 +1,28 @@
+"""From settings to an evolution, for runs, lifetimes and the zero-temperature twin alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.settings import LOG_MASSES
+from meanfield_pde.solver.wide_evolution import LogEvolution, doubles_run_out
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+
+
+def build_evolution(
+    equation: Equation, masses: np.ndarray, projection: ProjectionLimit | None = None
+) -> Evolution:
+    """The evolution that the settings of the equation ask for, from the masses of own cells.
+
+    Args:
+        equation: what to solve, where and how.
+        masses: of this rank's own cells, at time 0.
+        projection: of the attention whose tail decides whether doubles are enough; by default that
+            of the equation.
+    """
+    wide = LOG_MASSES[equation.settings.log_masses]
+    if wide is None:
+        wide = doubles_run_out(projection or ProjectionLimit(equation.attention))
+    return (LogEvolution if wide else Evolution)(equation, masses)

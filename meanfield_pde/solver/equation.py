@@ -1,0 +1,101 @@
+"""The right-hand side: drifts that make fluxes through facets, and the transport by them.
+
+    d/dt M_c = - sum over facets f of c of q_f rho_f,     q_f = sum over drifts of their q_f
+
+`Equation` says what acts when: it makes the right-hand side of a layer when that layer begins. A
+new term of the velocity is a `Drift`, added in `Equation.right_hand_side`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.settings import SolverCase
+from meanfield_pde.solver.transport import SCHEMES, Transport
+from meanfield_pde.solver.velocity import MeanField
+
+
+class Drift(Protocol):
+    """A velocity field, given by its fluxes q_f through the facets of this rank."""
+
+    @property
+    def speed(self) -> float:
+        """A bound on the rates at which it makes densities grow, such as |V|."""
+
+    def flux(self, masses: np.ndarray) -> np.ndarray:
+        """Fluxes for the masses of own cells. Collective."""
+
+    def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
+        """The same for log masses, which may be below the range of doubles. Collective."""
+
+
+class RightHandSide:
+    """What acts during a layer.
+
+    Attributes:
+        layer: the attention of the layer.
+        transport: what carries the masses through the facets.
+    """
+
+    def __init__(self, layer: Attention, drifts: Sequence[Drift], transport: Transport) -> None:
+        self.layer = layer
+        self.transport = transport
+        self._drifts = tuple(drifts)
+
+    @property
+    def speed(self) -> float:
+        """The sum of the speeds of all drifts."""
+        return sum(drift.speed for drift in self._drifts)
+
+    def flux(self, masses: np.ndarray) -> np.ndarray:
+        """Fluxes of all drifts, for the masses of own cells. Collective."""
+        return _total([drift.flux(masses) for drift in self._drifts])
+
+    def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
+        """The same for log masses. Collective."""
+        return _total([drift.flux_from_log(log_masses) for drift in self._drifts])
+
+
+class Equation:
+    """The equation on a mesh: attention (or layers), mesh and settings of the solver.
+
+    Attributes:
+        attention: what acts, layer by layer.
+        volumes: the finite volumes of the mesh.
+        settings: scheme and tolerance.
+        transport: shared by all layers.
+    """
+
+    def __init__(
+        self,
+        attention: AttentionLike,
+        volumes: FiniteVolumes,
+        settings: SolverCase,
+        transport: Transport | None = None,
+    ) -> None:
+        self.attention = attention
+        self.volumes = volumes
+        self.settings = settings
+        self.transport = transport or Transport(volumes, SCHEMES[settings.scheme])
+
+    def at(self, attention: AttentionLike) -> Equation:
+        """The same with another attention, such as that at zero temperature."""
+        return Equation(attention, self.volumes, self.settings, self.transport)
+
+    def right_hand_side(self, layer: Attention) -> RightHandSide:
+        """What acts during a layer."""
+        drifts = [MeanField(layer, self.volumes, self.settings.tolerance)]
+        return RightHandSide(layer, drifts, self.transport)
+
+
+def _total(fluxes: list[np.ndarray]) -> np.ndarray:
+    total = fluxes[0]
+    for flux in fluxes[1:]:
+        total = total + flux
+    return total

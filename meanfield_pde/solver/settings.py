@@ -1,0 +1,133 @@
+"""What a user chooses of the solver: scheme, tolerance, times to save, and what to compare with.
+
+Each is a section of a case file, [solver], [time] and [compare], and what `solve` takes in scripts.
+A message begins with the key it is about, as in "solver.tolerance must be ...".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from meanfield_pde.errors import InputError
+from meanfield_pde.solver.transport import SCHEMES
+from meanfield_pde.support.checks import choice, number_list, real, whole
+from meanfield_pde.wasserstein.costs import COSTS
+
+# Whether masses may leave the range of doubles; None lets the solver decide.
+LOG_MASSES = {"auto": None, "on": True, "off": False}
+# A misplaced digit in save_every should be an error, not a full disk.
+MOST_SAVED_TIMES = 100_000
+
+
+@dataclass(frozen=True)
+class SolverCase:
+    """[solver]: the finite volume scheme, and the numbers it works with.
+
+    Attributes:
+        scheme: "muscl" or "upwind".
+        tolerance: of the attention sum, relative.
+        log_masses: "on" to follow tails below the range of doubles, "off" not to, "auto" where
+            the metastable state is predicted to outlive that range.
+    """
+
+    scheme: str = "muscl"
+    tolerance: float = 1e-10
+    log_masses: str = "auto"
+
+    def __post_init__(self) -> None:
+        choice(self.scheme, "solver.scheme", SCHEMES)
+        # Below 1e-14 is out of reach of double precision.
+        tolerance = real(
+            self.tolerance,
+            "solver.tolerance",
+            "a number from 1e-14 to 1e-2",
+            lambda t: 1e-14 <= t <= 1e-2,
+        )
+        object.__setattr__(self, "tolerance", tolerance)
+        choice(self.log_masses, "solver.log_masses", LOG_MASSES)
+
+
+@dataclass(frozen=True)
+class TimeCase:
+    """[time]: how far to go, and the times to save, listed or evenly spaced.
+
+    The start and the end are always saved, whether or not they are listed.
+    """
+
+    until: float
+    save_at: tuple[float, ...] = ()
+    save_every: float | None = None
+
+    def __post_init__(self) -> None:
+        until = real(self.until, "time.until", "a number >= 0", lambda t: t >= 0)
+        object.__setattr__(self, "until", until)
+        given = number_list(self.save_at, "time.save_at")
+        times = tuple(real(t, f"time.save_at[{i}]", "a number") for i, t in enumerate(given))
+        object.__setattr__(self, "save_at", times)
+        for i, t in enumerate(times):
+            if not 0 <= t <= until:
+                raise InputError(
+                    f"time.save_at[{i}] must be between 0 and time.until = {until}, got {t}"
+                )
+            if i and t <= times[i - 1]:
+                raise InputError(f"time.save_at must increase, got {t} after {times[i - 1]}")
+        if self.save_every is None:
+            return
+        if times:
+            raise InputError("time.save_at and time.save_every exclude each other; give one")
+        step = real(self.save_every, "time.save_every", "a number > 0", lambda s: s > 0)
+        object.__setattr__(self, "save_every", step)
+        if until / step > MOST_SAVED_TIMES:
+            raise InputError(
+                f"time.save_every must leave at most {MOST_SAVED_TIMES} saved times, "
+                f"got {step} for until = {until}"
+            )
+
+    @property
+    def save_times(self) -> tuple[float, ...]:
+        """The saved times in order: 0, those asked for, and `until`."""
+        inside = self.save_at
+        if self.save_every is not None:
+            # A last multiple that is until but for rounding is until.
+            count = math.ceil(self.until / self.save_every * (1 - 1e-12))
+            inside = tuple(k * self.save_every for k in range(1, count))
+        return tuple(sorted({0.0, *inside, self.until}))
+
+    def with_until(self, until: float) -> TimeCase:
+        """The same with another end; listed times beyond it are left out."""
+        until = real(until, "time.until", "a number >= 0", lambda t: t >= 0)
+        return replace(self, until=until, save_at=tuple(t for t in self.save_at if t <= until))
+
+
+@dataclass(frozen=True)
+class CompareCase:
+    """[compare]: what each saved density is compared with, and how.
+
+    Attributes:
+        limit: compare with the push-forward of the initial density under the projection map.
+        zero_temperature: compare with the same problem at beta = inf, solved alongside.
+        p: the orders of the Wasserstein distances.
+        cost: "geodesic" or "chordal".
+        time_limit: seconds for one distance, after which the interval reached is taken.
+    """
+
+    limit: bool = False
+    zero_temperature: bool = False
+    p: tuple[int, ...] = (1,)
+    cost: str = "geodesic"
+    time_limit: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "zero_temperature"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InputError(f"compare.{name} must be true or false, got {value!r}")
+        if not (self.limit or self.zero_temperature):
+            raise InputError("[compare] needs limit = true or zero_temperature = true")
+        orders = tuple(whole(p, "compare.p", 1) for p in number_list(self.p, "compare.p"))
+        if orders not in ((1,), (2,), (1, 2)):
+            raise InputError(f"compare.p must be [1], [2] or [1, 2], got {list(orders)}")
+        object.__setattr__(self, "p", orders)
+        choice(self.cost, "compare.cost", COSTS)
+        limit = real(self.time_limit, "compare.time_limit", "a number > 0", lambda s: s > 0)
+        object.__setattr__(self, "time_limit", limit)
