@@ -17,7 +17,7 @@ from meanfield_pde.case.case import CompareCase  # noqa: E402
 from meanfield_pde.case.file import read_case  # noqa: E402
 from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
 from meanfield_pde.experiments.run import run_case  # noqa: E402
-from meanfield_pde.initial.densities import (  # noqa: E402
+from meanfield_pde.initial.formula import (  # noqa: E402
     Component,
     ExpressionDensity,
     Tokens,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from meanfield_pde.attention.layers import AttentionLike, pieces
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import Initial, Uniform
+from meanfield_pde.initial.formula import Initial, Uniform
 from meanfield_pde.support.checks import choice, number_list, real, to_path, whole
 
 MESH_KINDS = ("circle", "sphere", "file")

@@ -28,7 +28,7 @@ from meanfield_pde.case.case import (
     check_dimension,
 )
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import (
+from meanfield_pde.initial.formula import (
     Component,
     ExpressionDensity,
     Initial,

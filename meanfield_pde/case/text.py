@@ -14,7 +14,7 @@ from meanfield_pde.attention.layers import MATRICES, Layers, stack
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import COMPONENT_KEYS, MESH_KEYS, SECTIONS, Table, parse
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import ExpressionDensity, Initial, Tokens, Uniform, VonMises
+from meanfield_pde.initial.formula import ExpressionDensity, Initial, Tokens, Uniform, VonMises
 
 
 def case_text(case: Case) -> str:

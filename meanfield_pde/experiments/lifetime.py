@@ -32,7 +32,7 @@ from scipy.linalg import subspace_angles
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, single
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import Initial
+from meanfield_pde.initial.formula import Initial
 from meanfield_pde.initial.masses import InitialLike, cell_masses
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes

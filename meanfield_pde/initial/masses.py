@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import ExpressionDensity, Initial, Tokens, Uniform, VonMises
+from meanfield_pde.initial.formula import ExpressionDensity, Initial, Tokens, Uniform, VonMises
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 # What `solve` takes as initial density besides the objects of `initial`: a function of points

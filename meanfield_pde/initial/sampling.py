@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import vonmises_fisher
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import (
+from meanfield_pde.initial.formula import (
     Component,
     ExpressionDensity,
     Initial,

@@ -19,7 +19,7 @@ import numpy as np
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.case.case import CompareCase
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import ExpressionDensity, Tokens, Uniform, VonMises
+from meanfield_pde.initial.formula import ExpressionDensity, Tokens, Uniform, VonMises
 from meanfield_pde.initial.masses import InitialLike
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.theory.projection_limit import ProjectionLimit

@@ -16,7 +16,7 @@ from meanfield_pde.case.case import Case, CompareCase, MeshCase, OutputCase, Sol
 from meanfield_pde.case.file import read_case
 from meanfield_pde.case.text import case_text, differing_keys, same_case, same_problem
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import Component, ExpressionDensity, Tokens, Uniform, VonMises
+from meanfield_pde.initial.formula import Component, ExpressionDensity, Tokens, Uniform, VonMises
 from meanfield_pde.tokens.cloud import TokenCloud, write_tokens
 
 CIRCLE = """

@@ -11,7 +11,7 @@ import pytest
 from scipy.special import i0, iv
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import (
+from meanfield_pde.initial.formula import (
     Component,
     ExpressionDensity,
     Initial,

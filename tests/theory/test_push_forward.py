@@ -9,7 +9,7 @@ from scipy.special import exprel, i0e
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import Component, ExpressionDensity, Uniform, VonMises
+from meanfield_pde.initial.formula import Component, ExpressionDensity, Uniform, VonMises
 from meanfield_pde.mesh.clipping import split
 from meanfield_pde.mesh.geometry import cell_volume, geodesic_distance, normalised
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface

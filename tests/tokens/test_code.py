@@ -14,7 +14,7 @@ from scipy.stats import kstest
 
 from meanfield_pde import Attention, InputError, SolverError, Uniform, VonMises
 from meanfield_pde.attention.layers import Layers
-from meanfield_pde.initial.densities import Component, Tokens
+from meanfield_pde.initial.formula import Component, Tokens
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.tokens.code import hardmax_mean, simulate_tokens
 from tests import oracles
