@@ -19,8 +19,7 @@ import numpy as np
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.case.case import CompareCase
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.formula import ExpressionDensity, Tokens, Uniform, VonMises
-from meanfield_pde.initial.masses import InitialLike
+from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.push_forward import push_forward, push_forward_atoms
@@ -103,18 +102,13 @@ def limit_measure(attention: AttentionLike, initial: InitialLike, cells: Cells) 
             f"compare.limit = true, but there is no limit: {limit.reason}; `meanfield-pde limit` "
             "explains, and compare.limit = false leaves it out"
         )
-    if isinstance(initial, Tokens):
-        return push_forward_atoms(limit, initial.measure())
-    if isinstance(initial, str):
-        initial = ExpressionDensity(initial)
-    if isinstance(initial, Uniform | VonMises | ExpressionDensity):
-        d = attention.dimension
-        return push_forward(
-            limit,
-            cells.vertices,
-            initial.density,
-            length_scale=initial.length_scale(d),
-            peaks=initial.peaks(d),
-        )
-    content = initial if callable(initial) else np.asarray(initial, dtype=float)
-    return push_forward(limit, cells.vertices, content)
+    exact = as_initial(initial).exact(attention.dimension)
+    if isinstance(exact, Measure):
+        return push_forward_atoms(limit, exact)
+    return push_forward(
+        limit,
+        cells.vertices,
+        exact.values,
+        length_scale=exact.length_scale,
+        peaks=exact.peaks,
+    )

@@ -18,8 +18,9 @@ from dolfinx import mesh as dolfinx_mesh
 from meanfield_pde.attention.layers import AttentionLike, acting, heads, pieces
 from meanfield_pde.case.case import CompareCase, TimeCase
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.formula import Uniform
-from meanfield_pde.initial.masses import InitialLike, cell_masses
+from meanfield_pde.initial.given import InitialLike
+from meanfield_pde.initial.masses import cell_masses
+from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.diagnostics import Diagnostics
@@ -254,7 +255,7 @@ def solve(
     Args:
         attention: the matrices and the inverse temperature; `Layers` change with time.
         mesh: a mesh of the circle or the sphere, distributed over its communicator.
-        initial: a density of `meanfield_pde.initial.formula`, a formula in x, y, z, a function
+        initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function
             of points, or the masses of the cells in input order; uniform if left out.
         until: end time.
         save_at: times to save besides the start and the end.
