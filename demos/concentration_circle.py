@@ -14,9 +14,16 @@ from mpi4py import MPI
 import numpy as np
 from matplotlib.figure import Figure
 
-from meanfield_pde import Attention, CompareCase, ProjectionLimit, VonMises, circle_mesh, solve
+from meanfield_pde import (
+    Attention,
+    CompareCase,
+    Component,
+    ProjectionLimit,
+    VonMises,
+    circle_mesh,
+    solve,
+)
 from meanfield_pde.figures.density import save
-from meanfield_pde.initial.densities import Component
 from meanfield_pde.theory.fits import linear_fit
 
 QUERY = np.array([[0.90, 0.15], [-0.45, 0.40]])

@@ -16,14 +16,11 @@ from meanfield_pde.attention.layers import Layers  # noqa: E402
 from meanfield_pde.case.file import read_case  # noqa: E402
 from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
 from meanfield_pde.experiments.run import run_case  # noqa: E402
-from meanfield_pde.initial.densities import (  # noqa: E402
-    Component,
-    ExpressionDensity,
-    Tokens,
-    Uniform,
-    VonMises,
-)
+from meanfield_pde.initial.formula import ExpressionDensity  # noqa: E402
 from meanfield_pde.initial.sampling import sample_tokens  # noqa: E402
+from meanfield_pde.initial.tokens import Tokens  # noqa: E402
+from meanfield_pde.initial.uniform import Uniform  # noqa: E402
+from meanfield_pde.initial.von_mises import Component, VonMises  # noqa: E402
 from meanfield_pde.judging.comparison import TokenComparison, compare_tokens  # noqa: E402
 from meanfield_pde.mesh.files import read_mesh  # noqa: E402
 from meanfield_pde.mesh.surface import circle_mesh, sphere_mesh  # noqa: E402

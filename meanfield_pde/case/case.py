@@ -12,7 +12,8 @@ from pathlib import Path
 
 from meanfield_pde.attention.layers import AttentionLike, pieces
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import Initial, Uniform
+from meanfield_pde.initial.base import InitialDensity
+from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.solver.settings import CompareCase, SolverCase, TimeCase
 from meanfield_pde.support.checks import choice, real, to_path, whole
 
@@ -99,7 +100,7 @@ class Case:
     attention: AttentionLike
     mesh: MeshCase
     time: TimeCase
-    initial: Initial = field(default_factory=Uniform)
+    initial: InitialDensity = field(default_factory=Uniform)
     solver: SolverCase = field(default_factory=SolverCase)
     compare: CompareCase | None = None
     output: OutputCase = field(default_factory=OutputCase)

@@ -10,7 +10,6 @@ import difflib
 import math
 import reprlib
 import tomllib
-from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,16 @@ from meanfield_pde.attention.head import read_weights
 from meanfield_pde.attention.layers import MATRICES, AttentionLike, from_arrays
 from meanfield_pde.case.case import DIMENSIONS, Case, MeshCase, OutputCase, check_dimension
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import (
-    Component,
-    ExpressionDensity,
-    Initial,
-    Tokens,
-    Uniform,
-    VonMises,
-)
+from meanfield_pde.initial.base import InitialDensity
+from meanfield_pde.initial.kinds import KINDS
 from meanfield_pde.solver.settings import CompareCase, SolverCase, TimeCase
-from meanfield_pde.support.checks import choice, did_you_mean, input_path, real
+from meanfield_pde.support.checks import choice, did_you_mean, input_path, known_keys, real
 
 Table = dict[str, Any]
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "attention": (*MATRICES, "weights", "beta", "normalise", "layer_duration"),
-    "initial": ("kind", "components", "density", "path"),
+    "initial": ("kind", *dict.fromkeys(key for one in KINDS.values() for key in one.keys)),
 } | {
     name: tuple(key.name for key in fields(section))
     for name, section in (
@@ -47,13 +40,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 # The keys besides `kind` that each kind takes.
 MESH_KEYS = {"circle": ("cells", "grade"), "sphere": ("cells", "grade"), "file": ("path",)}
-INITIAL_KEYS: dict[str, tuple[str, ...]] = {
-    "uniform": (),
-    "von-mises": ("components",),
-    "expression": ("density",),
-    "tokens": ("path",),
-}
-COMPONENT_KEYS = tuple(key.name for key in fields(Component))
+INITIAL_KEYS = {kind: one.keys for kind, one in KINDS.items()}
 
 
 def read_case(
@@ -112,7 +99,7 @@ def _sections(document: Table) -> dict[str, Table]:
             )
         if not isinstance(table, dict):
             raise InputError(f"[{name}] must be a section, got {name} = {reprlib.repr(table)}")
-        _check_keys(table, SECTIONS[name], f"[{name}]")
+        known_keys(table, SECTIONS[name], f"[{name}]", SECTIONS)
     return document
 
 
@@ -168,38 +155,13 @@ def _time(sections: dict[str, Table], until: float | None) -> TimeCase:
     return TimeCase(**table).with_until(until)
 
 
-def _initial(table: Table, folder: Path) -> Initial:
+def _initial(table: Table, folder: Path) -> InitialDensity:
     table = {"kind": "uniform"} | table
     kind = table["kind"]
-    choice(kind, "initial.kind", INITIAL_KEYS)
+    choice(kind, "initial.kind", KINDS)
     _check_kind(table, "initial", INITIAL_KEYS)
     _require({"initial": table}, "initial", *INITIAL_KEYS[kind])
-    makers: dict[str, Callable[[], Initial]] = {
-        "uniform": Uniform,
-        "von-mises": lambda: VonMises(_components(table["components"])),
-        "expression": lambda: ExpressionDensity(table["density"]),
-        "tokens": lambda: Tokens.read(input_path(table["path"], "initial.path", folder)),
-    }
-    return makers[kind]()
-
-
-def _components(given: Any) -> tuple[Component, ...]:
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise InputError(
-            "initial.components must be a list of tables "
-            "{ weight = ..., concentration = ..., mean = [...] }, "
-            f"got {reprlib.repr(given)}"
-        )
-    components = []
-    for i, table in enumerate(given):
-        name = f"initial.components[{i}]"
-        _check_keys(table, COMPONENT_KEYS, name)
-        _require({name: table}, name, *COMPONENT_KEYS)
-        try:
-            components.append(Component(**table))
-        except InputError as error:
-            raise InputError(f"{name}.{error}") from None
-    return tuple(components)
+    return KINDS[kind].from_table(table, folder)
 
 
 def _matrices(given: Any, name: str) -> list[Any]:
@@ -240,17 +202,6 @@ def _require(sections: dict[str, Table], name: str, *keys: str) -> None:
     for key in keys:
         if key not in sections[name]:
             raise InputError(f"{name}.{key} is missing")
-
-
-def _check_keys(table: Table, known: Iterable[str], where: str) -> None:
-    known = tuple(known)
-    for key in table:
-        if key not in known:
-            homes = [f"[{name}]" for name, keys in SECTIONS.items() if key in keys]
-            hint = did_you_mean(key, known) or f" (known: {', '.join(known)})"
-            if homes:
-                hint = f"; it belongs to {' or '.join(homes)}"
-            raise InputError(f"{where} unknown key '{key}'{hint}")
 
 
 def _check_kind(table: Table, section: str, kinds: dict[str, tuple[str, ...]]) -> None:

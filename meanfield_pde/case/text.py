@@ -12,9 +12,7 @@ import tomli_w
 
 from meanfield_pde.attention.layers import MATRICES, Layers, stack
 from meanfield_pde.case.case import Case
-from meanfield_pde.case.file import COMPONENT_KEYS, MESH_KEYS, SECTIONS, Table, parse
-from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import ExpressionDensity, Initial, Tokens, Uniform, VonMises
+from meanfield_pde.case.file import MESH_KEYS, SECTIONS, Table, parse
 
 
 def case_text(case: Case) -> str:
@@ -27,7 +25,7 @@ def case_text(case: Case) -> str:
         | ({"layer_duration": attention.duration} if isinstance(attention, Layers) else {}),
         "mesh": _fields(mesh, "kind", *MESH_KEYS[mesh.kind])
         | ({"path": mesh.path.resolve().as_posix()} if mesh.path else {}),
-        "initial": _initial_table(case.initial),
+        "initial": case.initial.to_table(),
         "solver": _fields(case.solver, *SECTIONS["solver"]),
         "time": _fields(
             case.time, "until", "save_at" if case.time.save_every is None else "save_every"
@@ -68,24 +66,6 @@ def same_problem(text: str, other: str) -> bool:
 def same_case(text: str, other: str) -> bool:
     """Whether two case texts give the same results, wherever these are written."""
     return not differing_keys(text, other, ignore=("output.directory",))
-
-
-def _initial_table(initial: Initial) -> Table:
-    match initial:
-        case Uniform():
-            return {"kind": "uniform"}
-        case VonMises(components=components):
-            tables = [_fields(component, *COMPONENT_KEYS) for component in components]
-            return {"kind": "von-mises", "components": tables}
-        case ExpressionDensity(expression=expression):
-            return {"kind": "expression", "density": expression}
-        case Tokens(path=Path() as path):
-            return {"kind": "tokens", "path": path.resolve().as_posix()}
-        case Tokens():
-            raise InputError(
-                "a case file names tokens by their file: write them with write_tokens, "
-                "and read them back with Tokens.read"
-            )
 
 
 def _fields(section: object, *names: str) -> Table:

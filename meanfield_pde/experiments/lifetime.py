@@ -32,8 +32,8 @@ from scipy.linalg import subspace_angles
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, single
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import Initial
-from meanfield_pde.initial.masses import InitialLike, cell_masses
+from meanfield_pde.initial.given import InitialLike
+from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.build import build_evolution
@@ -136,7 +136,7 @@ def density_lifetime(
 
 def token_lifetime(
     attention: Attention,
-    initial: Initial | str,
+    initial: InitialLike,
     count: int,
     seed: int,
     *,

@@ -17,8 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import ExpressionDensity, Tokens, Uniform, VonMises
-from meanfield_pde.initial.masses import InitialLike
+from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -105,18 +104,13 @@ def limit_measure(limit: ProjectionLimit, initial: InitialLike, cells: Cells) ->
             f"compare.limit = true, but there is no limit: {limit.reason}; `meanfield-pde limit` "
             "explains, and compare.limit = false leaves it out"
         )
-    if isinstance(initial, Tokens):
-        return push_forward_atoms(limit, initial.measure())
-    if isinstance(initial, str):
-        initial = ExpressionDensity(initial)
-    if isinstance(initial, Uniform | VonMises | ExpressionDensity):
-        d = cells.dimension
-        return push_forward(
-            limit,
-            cells.vertices,
-            initial.density,
-            length_scale=initial.length_scale(d),
-            peaks=initial.peaks(d),
-        )
-    content = initial if callable(initial) else np.asarray(initial, dtype=float)
-    return push_forward(limit, cells.vertices, content)
+    exact = as_initial(initial).exact(cells.dimension)
+    if isinstance(exact, Measure):
+        return push_forward_atoms(limit, exact)
+    return push_forward(
+        limit,
+        cells.vertices,
+        exact.values,
+        length_scale=exact.length_scale,
+        peaks=exact.peaks,
+    )

@@ -20,8 +20,9 @@ from meanfield_pde.attention.layers import heads as layers_of
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import MASSES, ZERO_MASSES, MemoryStore, Store
-from meanfield_pde.initial.densities import Uniform
-from meanfield_pde.initial.masses import InitialLike, cell_masses
+from meanfield_pde.initial.given import InitialLike
+from meanfield_pde.initial.masses import cell_masses
+from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.build import build_evolution
@@ -240,7 +241,7 @@ def solve(
     Args:
         attention: the matrices and the inverse temperature; `Layers` change with time.
         mesh: a mesh of the circle or the sphere, distributed over its communicator.
-        initial: a density of `meanfield_pde.initial.densities`, a formula in x, y, z, a function
+        initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function
             of points, or the masses of the cells in input order; uniform if left out.
         until: end time.
         save_at: times to save besides the start and the end.

@@ -10,7 +10,7 @@ import difflib
 import math
 import os
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,29 @@ def input_path(value: Any, name: str, folder: Path) -> Path:
     if not path.is_file():
         raise InputError(f"{name} names a file that does not exist: {path}")
     return path
+
+
+def known_keys(
+    table: Iterable[str],
+    known: Collection[str],
+    where: str,
+    homes: Mapping[str, Collection[str]] | None = None,
+) -> None:
+    """InputError if a table has a key that is not known.
+
+    Args:
+        table: its keys.
+        known: those it may have.
+        where: what the table is called.
+        homes: the keys of the sections to one of which an unknown key may belong.
+    """
+    for key in table:
+        if key not in known:
+            hint = did_you_mean(key, known) or f" (known: {', '.join(known)})"
+            sections = [f"[{name}]" for name, keys in (homes or {}).items() if key in keys]
+            if sections:
+                hint = f"; it belongs to {' or '.join(sections)}"
+            raise InputError(f"{where} unknown key '{key}'{hint}")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

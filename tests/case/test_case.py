@@ -16,7 +16,10 @@ from meanfield_pde.case.case import Case, MeshCase, OutputCase
 from meanfield_pde.case.file import read_case
 from meanfield_pde.case.text import case_text, differing_keys, same_case, same_problem
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import Component, ExpressionDensity, Tokens, Uniform, VonMises
+from meanfield_pde.initial.formula import ExpressionDensity
+from meanfield_pde.initial.tokens import Tokens
+from meanfield_pde.initial.uniform import Uniform
+from meanfield_pde.initial.von_mises import Component, VonMises
 from meanfield_pde.solver.settings import CompareCase, SolverCase, TimeCase
 from meanfield_pde.tokens.cloud import TokenCloud, write_tokens
 

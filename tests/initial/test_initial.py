@@ -11,15 +11,11 @@ import pytest
 from scipy.special import i0, iv
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import (
-    Component,
-    ExpressionDensity,
-    Initial,
-    Tokens,
-    Uniform,
-    VonMises,
-    probes,
-)
+from meanfield_pde.initial.formula import ExpressionDensity
+from meanfield_pde.initial.pointwise import PointwiseDensity, probes
+from meanfield_pde.initial.tokens import Tokens
+from meanfield_pde.initial.uniform import Uniform
+from meanfield_pde.initial.von_mises import Component, VonMises
 from meanfield_pde.mesh.geometry import integrate, refined_integrals, rough_integrals
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.support.checks import real
@@ -153,8 +149,7 @@ def test_expression_that_is_no_density(text: str, dimension: int, fragment: str)
         (ExpressionDensity("1 + 0.5*sin(50*z)"), 3, 0.05, 0.07),
     ],
 )
-def test_length_scale(density: Initial, dimension: int, low: float, high: float) -> None:
-    assert not isinstance(density, Tokens)
+def test_length_scale(density: PointwiseDensity, dimension: int, low: float, high: float) -> None:
     assert low <= density.length_scale(dimension) <= high
 
 

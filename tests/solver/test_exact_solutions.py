@@ -12,7 +12,7 @@ from scipy.special import ive, spherical_in
 
 from meanfield_pde import Attention, VonMises, circle_mesh, solve, sphere_mesh
 from meanfield_pde.experiments.summary import principal_axis
-from meanfield_pde.initial.densities import Component
+from meanfield_pde.initial.von_mises import Component
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from tests import oracles

@@ -9,7 +9,9 @@ from scipy.special import exprel, i0e
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.errors import InputError
-from meanfield_pde.initial.densities import Component, ExpressionDensity, Uniform, VonMises
+from meanfield_pde.initial.formula import ExpressionDensity
+from meanfield_pde.initial.uniform import Uniform
+from meanfield_pde.initial.von_mises import Component, VonMises
 from meanfield_pde.mesh.clipping import split
 from meanfield_pde.mesh.geometry import cell_volume, geodesic_distance, normalised
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface

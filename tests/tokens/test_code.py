@@ -14,8 +14,9 @@ from scipy.stats import kstest
 
 from meanfield_pde import Attention, InputError, SolverError, Uniform, VonMises
 from meanfield_pde.attention.layers import Layers
-from meanfield_pde.initial.densities import Component, Tokens
 from meanfield_pde.initial.sampling import sample_tokens
+from meanfield_pde.initial.tokens import Tokens
+from meanfield_pde.initial.von_mises import Component
 from meanfield_pde.tokens.code import hardmax_mean, simulate_tokens
 from tests import oracles
 
@@ -348,7 +349,7 @@ def test_sampling_refused(initial, count, seed, d, fragment):
 
 
 def test_a_peak_that_rejection_would_not_find_is_refused(monkeypatch):
-    monkeypatch.setattr("meanfield_pde.initial.sampling._MOST_ROUNDS", 2)
+    monkeypatch.setattr("meanfield_pde.initial.pointwise._MOST_ROUNDS", 2)
     with pytest.raises(InputError, match="too concentrated to draw 100000 tokens"):
         sample_tokens("exp(900*(x-1))", 100_000, 0, 3)
 

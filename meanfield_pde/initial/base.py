@@ -1,0 +1,76 @@
+"""What every initial density can do: be read and written, fill cells, be sampled and pushed on.
+
+    d mu_0 = rho_0 d sigma   on the circle or the sphere, d = 2 or 3, of any mass: the solver
+                             divides by the total
+
+A density is one class in a module of its own, and `initial.kinds` finds it by its `kind`. One that
+is known at every point is a `PointwiseDensity` and has to give little but its values.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.wasserstein.measure import Measure
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a piece of a cell holds, for integrals over pieces that no mesh has as cells.
+
+    Attributes:
+        values: the mass of each cell, spread evenly over it, or the density as a function of
+            points (N x d -> N).
+        length_scale: for a function, the width of its peaks.
+        peaks: for a function, the points where it is concentrated.
+    """
+
+    values: np.ndarray | Callable[[np.ndarray], np.ndarray]
+    length_scale: float = math.inf
+    peaks: np.ndarray | None = None
+
+
+class InitialDensity(ABC):
+    """The density at t = 0; its mass need not be one.
+
+    Attributes:
+        kind: its name in a case file, [initial] kind.
+        keys: what else its table needs, each key of which is also its field unless the class has
+            its own `from_table` and `to_table`.
+    """
+
+    kind: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any], folder: Path) -> Self:
+        """The density of a table of a case file that has all keys; paths are relative to folder."""
+        return cls(**{key: table[key] for key in cls.keys})
+
+    def to_table(self) -> dict[str, Any]:
+        """The table of a case file that gives this density; InputError if none can."""
+        return {"kind": self.kind} | {key: getattr(self, key) for key in self.keys}
+
+    @abstractmethod
+    def check(self, dimension: int) -> None:
+        """Raise InputError unless it makes sense on the sphere S^(d-1)."""
+
+    @abstractmethod
+    def cell_masses(self, volumes: FiniteVolumes) -> np.ndarray:
+        """Masses of this rank's own cells, not scaled. Collective."""
+
+    @abstractmethod
+    def sample(self, generator: np.random.Generator, count: int, dimension: int) -> np.ndarray:
+        """Independent tokens, count x d."""
+
+    @abstractmethod
+    def exact(self, dimension: int) -> Measure | Content:
+        """The density before any mesh: its atoms, or what it holds in any piece of a cell."""

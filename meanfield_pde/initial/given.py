@@ -1,0 +1,81 @@
+"""Initial densities that only a script can give: a function of points, the masses of the cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meanfield_pde.errors import InputError
+from meanfield_pde.initial.base import Content, InitialDensity
+from meanfield_pde.initial.formula import ExpressionDensity
+from meanfield_pde.initial.pointwise import PointwiseDensity
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+
+# What `solve` takes as initial density: one of the objects, a function of points (N x d -> N), a
+# formula, or the masses of the cells in input order.
+InitialLike = InitialDensity | Callable[[np.ndarray], np.ndarray] | str | np.ndarray
+
+
+def as_initial(initial: InitialLike) -> InitialDensity:
+    """The initial density as an object."""
+    if isinstance(initial, InitialDensity):
+        return initial
+    if isinstance(initial, str):
+        return ExpressionDensity(initial)
+    if callable(initial):
+        return FunctionDensity(initial)
+    return CellMasses(np.asarray(initial, dtype=float))
+
+
+@dataclass(frozen=True)
+class FunctionDensity(PointwiseDensity):
+    """A density given by a Python function, of which nothing is known but its values."""
+
+    function: Callable[[np.ndarray], np.ndarray]
+
+    def to_table(self) -> dict[str, Any]:
+        """Refused: a case file holds no Python."""
+        raise InputError("a case file cannot hold a Python function; give a formula")
+
+    def check(self, dimension: int) -> None:
+        """Nothing that could be checked before the function is evaluated."""
+
+    def density(self, points: np.ndarray) -> np.ndarray:
+        """Values of the function at the rows of points."""
+        return self.function(points)
+
+
+@dataclass(frozen=True, eq=False)
+class CellMasses(InitialDensity):
+    """The masses of the cells in input order, spread evenly over each cell."""
+
+    masses: np.ndarray
+
+    def to_table(self) -> dict[str, Any]:
+        """Refused: a case file holds no arrays."""
+        raise InputError("a case file cannot hold the masses of cells; give a formula or tokens")
+
+    def check(self, dimension: int) -> None:
+        """Nothing that could be checked without the mesh."""
+
+    def cell_masses(self, volumes: FiniteVolumes) -> np.ndarray:
+        """The entries of this rank's own cells."""
+        if self.masses.shape != (volumes.global_cells,):
+            raise InputError(
+                f"initial masses must be one number for each of the {volumes.global_cells} cells, "
+                f"got an array of shape {self.masses.shape}"
+            )
+        return volumes.scatter(self.masses)
+
+    def sample(self, generator: np.random.Generator, count: int, dimension: int) -> np.ndarray:
+        """Refused: the masses do not say where their cells are."""
+        raise InputError(
+            "tokens cannot be drawn from the masses of cells; give a formula or tokens"
+        )
+
+    def exact(self, dimension: int) -> Content:
+        """The masses."""
+        return Content(self.masses)

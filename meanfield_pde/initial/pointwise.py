@@ -1,0 +1,99 @@
+"""Initial densities known at every point: integrated over cells, sampled by rejection."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from functools import lru_cache
+
+import numpy as np
+
+from meanfield_pde.errors import InputError
+from meanfield_pde.initial.base import Content, InitialDensity
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.geometry import normalised
+
+PROBES = {2: 4096, 3: 20480}
+# Candidates of one round of rejection, and the rounds after which a density is given up.
+_CANDIDATES = 65_536
+_MOST_ROUNDS = 2_000
+# How far a density may exceed its largest value at the probes before its tokens are drawn anew.
+_HEADROOM = 1.05
+
+
+class PointwiseDensity(InitialDensity):
+    """A density with respect to arc length or area, given by its values."""
+
+    @abstractmethod
+    def density(self, points: np.ndarray) -> np.ndarray:
+        """Values at the rows of points (N x d)."""
+
+    def length_scale(self, dimension: int) -> float:
+        """The angle over which it changes most, the width of its peaks; infinity if it has none."""
+        return math.inf
+
+    def peaks(self, dimension: int) -> np.ndarray:
+        """The points where it is concentrated, which a quadrature must not miss, as rows."""
+        return np.empty((0, dimension))
+
+    def cell_masses(self, volumes: FiniteVolumes) -> np.ndarray:
+        """Integrals over this rank's own cells. Collective."""
+        d = volumes.dimension
+        return volumes.integrate(self.density, self.length_scale(d), self.peaks(d))
+
+    def exact(self, dimension: int) -> Content:
+        """The values, and where a quadrature has to look."""
+        return Content(self.density, self.length_scale(dimension), self.peaks(dimension))
+
+    def sample(self, generator: np.random.Generator, count: int, dimension: int) -> np.ndarray:
+        """Tokens by rejection: a uniform candidate x is accepted with probability rho(x)/bound."""
+        bound = _HEADROOM * float(self._checked(probes(dimension)).max())
+        if not bound > 0:
+            raise InputError("the initial density is zero wherever it was tried")
+        accepted: list[np.ndarray] = []
+        for _ in range(_MOST_ROUNDS):
+            candidates = uniform_points(generator, _CANDIDATES, dimension)
+            values = self._checked(candidates)
+            if values.max() > bound:
+                # What was accepted so far is short of the peak that the probes missed.
+                bound = _HEADROOM * float(values.max())
+                accepted.clear()
+                continue
+            accepted.append(candidates[generator.random(_CANDIDATES) * bound < values])
+            if sum(map(len, accepted)) >= count:
+                return np.concatenate(accepted)[:count]
+        raise InputError(
+            f"initial.density is too concentrated to draw {count} tokens from: only "
+            f"{sum(map(len, accepted))} of {_MOST_ROUNDS * _CANDIDATES} candidates were accepted; "
+            "give it as kind 'von-mises'"
+        )
+
+    def _checked(self, points: np.ndarray) -> np.ndarray:
+        values = self.density(points)
+        if not (np.isfinite(values) & (values >= 0)).all():
+            raise InputError("the initial density must be finite and >= 0 everywhere")
+        return values
+
+
+def uniform_points(generator: np.random.Generator, count: int, dimension: int) -> np.ndarray:
+    """Independent points, uniform on the sphere of any dimension."""
+    return normalised(generator.normal(size=(count, dimension)))
+
+
+@lru_cache(maxsize=4)
+def probes(dimension: int) -> np.ndarray:
+    """Points all over the circle (equal angles) or the sphere (Fibonacci lattice), and the axes."""
+    if dimension not in PROBES:
+        raise InputError(
+            f"initial densities are functions on the circle or the sphere, but the tokens live in "
+            f"dimension {dimension}; give kind 'uniform' or 'von-mises'"
+        )
+    count = PROBES[dimension]
+    i = np.arange(0.5, count)
+    axes = np.vstack([np.eye(dimension), 0 - np.eye(dimension)])
+    if dimension == 2:
+        angle = 2 * math.pi / count * i
+        return np.vstack([axes, np.column_stack([np.cos(angle), np.sin(angle)])])
+    z = 1 - 2 / count * i
+    radius, angle = np.sqrt(1 - z * z), i * math.pi * (3 - math.sqrt(5))
+    return np.vstack([axes, np.column_stack([radius * np.cos(angle), radius * np.sin(angle), z])])

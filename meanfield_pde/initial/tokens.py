@@ -1,0 +1,132 @@
+"""Tokens as an initial density: atoms, deposited in the cells of the mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from meanfield_pde.errors import InputError
+from meanfield_pde.initial.base import InitialDensity
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.support.checks import input_path
+from meanfield_pde.tokens.cloud import read_tokens, to_sphere
+from meanfield_pde.wasserstein.measure import Measure
+
+_CHUNK = 4096  # tokens deposited at once
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens(InitialDensity):
+    """Tokens on the sphere, atoms to be deposited in the cells of the mesh.
+
+    Attributes:
+        points: N x d positions; those off the sphere by up to 1e-6 are put back on it.
+        masses: N weights >= 0, or None if all tokens weigh the same.
+        path: the file the tokens were read from, if any; a case file can only name a file.
+    """
+
+    points: np.ndarray
+    masses: np.ndarray | None = None
+    path: Path | None = None
+
+    kind = "tokens"
+    keys = ("path",)
+
+    def __post_init__(self) -> None:
+        measure = Measure(self.points, self._equal() if self.masses is None else self.masses)
+        points, _ = to_sphere(measure.points, lambda i: f"token {i[0]}")
+        object.__setattr__(self, "points", points)
+        if self.masses is not None:
+            object.__setattr__(self, "masses", measure.masses)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Tokens:
+        """Read the tokens of an `.npz` or `.csv` file, at the first of its times."""
+        cloud = read_tokens(path)
+        return cls(cloud.tokens[0], cloud.masses, Path(path))
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any], folder: Path) -> Tokens:
+        """The tokens of the file that the table names."""
+        return cls.read(input_path(table["path"], "initial.path", folder))
+
+    def to_table(self) -> dict[str, Any]:
+        """The file, by its absolute path."""
+        if self.path is None:
+            raise InputError(
+                "a case file names tokens by their file: write them with write_tokens, "
+                "and read them back with Tokens.read"
+            )
+        return {"kind": self.kind, "path": self.path.resolve().as_posix()}
+
+    def check(self, dimension: int) -> None:
+        """Refuse tokens that do not live in this dimension."""
+        if self.points.shape[1] != dimension:
+            source = f" in {self.path}" if self.path else ""
+            raise InputError(
+                f"initial tokens must have {dimension} coordinates, the dimension of "
+                f"attention.value, got {self.points.shape[1]}{source}"
+            )
+
+    def measure(self) -> Measure:
+        """The tokens as a probability measure."""
+        masses = self._equal() if self.masses is None else self.masses
+        return Measure(self.points, masses / masses.sum())
+
+    def exact(self, dimension: int) -> Measure:
+        """The atoms."""
+        return self.measure()
+
+    def sample(self, generator: np.random.Generator, count: int, dimension: int) -> np.ndarray:
+        """Tokens drawn with replacement."""
+        measure = self.measure()
+        return measure.points[generator.choice(len(measure.points), count, p=measure.masses)]
+
+    def cell_masses(self, volumes: FiniteVolumes) -> np.ndarray:
+        """Give each token's mass to the cell that contains it. Collective.
+
+        A token lies in the cell in which its smallest barycentric coordinate is largest; of cells
+        that tie, because it is on their common facet, in the first in input order.
+        """
+        measure = self.measure()
+        inside, number = _best_cells(measure.points, volumes)
+        most = np.empty_like(inside)
+        volumes.comm.Allreduce(inside, most, MPI.MAX)
+        claim = np.where(inside == most, number, volumes.global_cells)
+        owner = np.empty_like(claim)
+        volumes.comm.Allreduce(claim, owner, MPI.MIN)
+        masses = np.bincount(owner, measure.masses, volumes.global_cells)
+        return volumes.scatter(masses)
+
+    def _equal(self) -> np.ndarray:
+        return np.ones(len(np.atleast_2d(self.points)))
+
+
+def _best_cells(points: np.ndarray, volumes: FiniteVolumes) -> tuple[np.ndarray, np.ndarray]:
+    """For each point the own cell that fits best: smallest coordinate (-inf if none), number."""
+    inside = np.full(len(points), -np.inf)
+    number = np.full(len(points), volumes.global_cells)
+    cells, centres = volumes.cell_points[: volumes.owned], volumes.centre[: volumes.owned]
+    if not len(cells):
+        return inside, number
+    radius = np.linalg.norm(cells - centres[:, None], axis=2).max()
+    tree = cKDTree(centres)
+    inverse = np.linalg.inv(cells)
+    for start in range(0, len(points), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        near = tree.query_ball_point(points[part], radius * (1 + 1e-9) + 1e-12)
+        point = start + np.repeat(np.arange(len(near)), [len(found) for found in near])
+        cell = np.fromiter((c for found in near for c in found), dtype=int, count=len(point))
+        # x = sum_j coordinate_j vertex_j, and all coordinates are >= 0 in the cell that holds x.
+        smallest = np.einsum("pd,pdj->pj", points[point], inverse[cell]).min(axis=1)
+        order = np.lexsort((volumes.input_cells[cell], -smallest, point))
+        first, at = np.unique(point[order], return_index=True)
+        inside[first] = smallest[order][at]
+        number[first] = volumes.input_cells[cell[order][at]]
+    return inside, number
