@@ -1,4 +1,4 @@
-"""What the tests of the command line share: cases, and ways to run commands."""
+"""What the tests of the command line share: ways to write a case file and to run commands."""
 
 from __future__ import annotations
 
@@ -14,39 +14,6 @@ from meanfield_pde.cli import main as cli
 
 # `mpiexec` and `meanfield-pde` are those of the environment that runs the tests.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-
-CIRCLE = """
-[attention]
-query = [[1.0, 0.0], [0.0, 1.0]]
-key   = [[1.0, 0.0], [0.0, 1.0]]
-value = [[1.0, 0.2], [0.0, 0.3]]
-beta  = 40.0
-[mesh]
-kind = "circle"
-cells = 200
-[initial]
-kind = "expression"
-density = "1 + 0.5*x + 0.3*x*y"
-[time]
-until = 5.0
-save_every = 0.5
-"""
-SPHERE = """
-[attention]
-query = [[1.0, 0.3, 0.0], [-0.2, 0.9, 0.1], [0.0, 0.2, 0.8]]
-key   = [[1.0, 0.0, 0.2], [0.1, 1.0, 0.0], [0.0, -0.3, 1.0]]
-value = [[1.0, 0.4, 0.0], [-0.1, 0.5, 0.3], [0.2, 0.0, 0.3]]
-beta  = 40.0
-[mesh]
-kind = "sphere"
-cells = 320
-[initial]
-kind = "expression"
-density = "1 + 0.5*x*y + 0.4*z - 0.3*x"
-[time]
-until = 5.0
-save_at = [1.0]
-"""
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Write = Callable[..., Path]

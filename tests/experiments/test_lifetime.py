@@ -16,8 +16,7 @@ from meanfield_pde.experiments.lifetime import density_lifetime, switching_progr
 from meanfield_pde.experiments.lifetimes import summarise_lifetimes
 from meanfield_pde.theory.fits import fit_or_none, linear_fit
 from tests.conftest import Command, Main, Write
-from tests.theory.test_phases import MIXTURE, limit_at
-from tests.theory.test_projection_limit import rotation
+from tests.problems import MIXTURE, limit_at, metastable, rotation
 
 DEMO = Path(__file__).parents[2] / "demos/circle.toml"
 SMALL = ("cells = 800", "cells = 160")
@@ -47,7 +46,7 @@ def test_tables_read_back(tmp_path: Path) -> None:
 
 
 def test_the_lifetime_does_not_depend_on_the_mesh_nor_on_the_range_of_doubles() -> None:
-    attention = limit_at(80.0).attention
+    attention = metastable(80.0)
     coarse, fine, logs = (
         density_lifetime(attention, circle_mesh(cells), MIXTURE, until=13.0, log_masses=wide)
         for cells, wide in ((200, False), (400, False), (200, True))
@@ -59,7 +58,7 @@ def test_the_lifetime_does_not_depend_on_the_mesh_nor_on_the_range_of_doubles() 
 
 
 def test_a_lifetime_that_is_not_reached() -> None:
-    found = density_lifetime(limit_at(80.0).attention, circle_mesh(100), MIXTURE, until=5.0)
+    found = density_lifetime(metastable(80.0), circle_mesh(100), MIXTURE, until=5.0)
     assert found.lifetime is None
     assert found.until == 5.0
     assert found.angle > 0.3
@@ -67,7 +66,7 @@ def test_a_lifetime_that_is_not_reached() -> None:
 
 def test_tokens_leave_early_whatever_the_temperature() -> None:
     """200 tokens, far from the 38 of the density at beta = 320."""
-    found = [token_lifetime(limit_at(beta).attention, MIXTURE, 200, 0) for beta in (320.0, 640.0)]
+    found = [token_lifetime(metastable(beta), MIXTURE, 200, 0) for beta in (320.0, 640.0)]
     assert all(5 < one.lifetime < 9 for one in found)
     assert found[0].lifetime == pytest.approx(found[1].lifetime, rel=0.15)
     assert all(one.angle < 0.05 for one in found)
@@ -78,7 +77,7 @@ def test_lifetimes_grow_linearly_with_beta() -> None:
     """Measured over beta = 80 ... 640: within 2 % of the prediction."""
     betas = np.array([80.0, 160.0, 320.0])
     found = [
-        density_lifetime(limit_at(b).attention, circle_mesh(200), MIXTURE, until=0.15 * b + 5)
+        density_lifetime(metastable(b), circle_mesh(200), MIXTURE, until=0.15 * b + 5)
         for b in betas
     ]
     slope = linear_fit(betas, np.array([one.lifetime for one in found])).slope
@@ -102,7 +101,7 @@ def test_the_metastable_state_ends_where_the_tail_comes_from() -> None:
 @pytest.mark.parametrize(
     ("attention", "why"),
     [
-        (limit_at(math.inf).attention, "zero temperature"),
+        (metastable(math.inf), "zero temperature"),
         (Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.2]), 50.0), "same dominant eigenspace"),
         (Attention(np.eye(2), np.eye(2), np.array([[0.0, -1.0], [1.0, 0.0]]), 50.0), "complex"),
     ],

@@ -24,7 +24,8 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.folder import Result
 from meanfield_pde.theory.envelope import fit_envelope, temperature_scale
 from meanfield_pde.theory.laplace_principle import laplace_error
-from tests.conftest import CIRCLE, SPHERE, Command, Main, Write
+from tests.conftest import Command, Main, Write
+from tests.problems import CIRCLE, SPHERE
 
 BETAS = (20.0, 80.0, 320.0)
 

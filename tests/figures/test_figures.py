@@ -13,7 +13,8 @@ from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import distances as distance_figure
 from meanfield_pde.figures import mollweide
 from meanfield_pde.results.folder import Result
-from tests.conftest import CIRCLE, SPHERE, Main, Write
+from tests.conftest import Main, Write
+from tests.problems import CIRCLE, SPHERE
 
 UPRIGHT = ("[[1.0, 0.2], [0.0, 0.3]]", "[[0.3, 0.0], [0.4, 1.0]]")
 

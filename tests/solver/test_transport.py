@@ -16,8 +16,8 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh, sphere_surface
 from meanfield_pde.solver.transport import SCHEMES, Transport, scheme_named
 from meanfield_pde.solver.velocity import MeanField
+from tests.problems import MESHES
 
-MESHES = {2: circle_mesh, 3: sphere_mesh}
 DRIFT = {2: np.array([[1.0, 0.4], [-0.3, 0.2]]), 3: np.diag([1.0, 0.3, 0.1]) + 0.1}
 
 
