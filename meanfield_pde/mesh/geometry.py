@@ -15,6 +15,8 @@ import numpy as np
 
 Integrand = Callable[[np.ndarray], np.ndarray]
 
+AXES = "xyz"  # names of the coordinates
+
 _DEGREE = 6  # of the quadrature rule within a cell
 _CHUNK = 8192  # cells whose quadrature points are held at once
 # When a piece of a cell need not be cut again: see `integrate`.

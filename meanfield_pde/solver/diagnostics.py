@@ -8,10 +8,9 @@ import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.geometry import AXES
 from meanfield_pde.solver.velocity import SharedSum
 from meanfield_pde.theory.projection_limit import ProjectionLimit
-
-AXES = "xyz"
 
 
 class Diagnostics:

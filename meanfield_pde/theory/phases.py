@@ -32,7 +32,7 @@ import numpy as np
 from scipy.linalg import subspace_angles
 
 from meanfield_pde.attention.layers import AttentionLike
-from meanfield_pde.solver.diagnostics import AXES
+from meanfield_pde.mesh.geometry import AXES
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 NAMES = ("concentration", "metastable", "switching", "terminal")
