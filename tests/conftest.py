@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from meanfield_pde.cli import main as cli
 
@@ -75,3 +77,34 @@ def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return ended.value.code, capfd.readouterr().err  # type: ignore[return-value]
 
     return run
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures written in this process, in their order, as matplotlib's own objects."""
+    figures: list[Figure] = []
+    write = Figure.savefig
+
+    def savefig(figure: Figure, *arguments: object, **options: object) -> None:
+        write(figure, *arguments, **options)
+        figures.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return figures
+
+
+def curves(figure: Figure, panel: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The labelled curves of a panel; each has a point at least that can be seen."""
+    axes = figure.axes[panel]
+    (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    found = {}
+    for line in axes.get_lines():
+        label = str(line.get_label())
+        x, y = (np.asarray(values, dtype=float) for values in line.get_data(orig=False))
+        if label.startswith("_") or not len(x):
+            continue
+        if line.get_transform() == axes.transData:  # a line across the panel has other units
+            seen = (x >= left) & (x <= right) & (y >= bottom) & (y <= top)
+            assert seen.any(), f"{label} lies outside its panel"
+        found[label] = x, y
+    return found

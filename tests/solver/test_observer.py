@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -16,23 +18,14 @@ class Recorder(Observer):
     def __init__(self, fails_at=None):
         self.calls = []
         self.fails_at = fails_at
+        for name in ("started", "stepped", "saved", "finished"):
+            setattr(self, name, partial(self.note, name))
 
     def note(self, name, simulation):
+        """One call."""
         self.calls.append((name, simulation.evolution.time, simulation.evolution.step))
         if len(self.calls) == self.fails_at:
             raise RuntimeError("an observer that fails")
-
-    def started(self, simulation):
-        self.note("started", simulation)
-
-    def stepped(self, simulation):
-        self.note("stepped", simulation)
-
-    def saved(self, simulation):
-        self.note("saved", simulation)
-
-    def finished(self, simulation):
-        self.note("finished", simulation)
 
 
 def run(*observers):
