@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde.attention.layers import AttentionLike, acting, heads, pieces
+from meanfield_pde.attention.layers import AttentionLike, acting, layers_of, pieces
 from meanfield_pde.case.case import CompareCase, TimeCase
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.densities import Uniform
@@ -122,11 +122,13 @@ class Simulation:
         kind = LogEvolution if self.log_masses else Evolution
 
         def evolve(followed: AttentionLike) -> Evolution:
-            return kind(MeanField(heads(followed)[0], self.volumes, tolerance), transport, masses)
+            return kind(
+                MeanField(layers_of(followed)[0], self.volumes, tolerance), transport, masses
+            )
 
         self._tolerance = tolerance
         self.evolution = evolve(attention)
-        self.diagnostics = Diagnostics(heads(attention)[0], self.volumes, tolerance)
+        self.diagnostics = Diagnostics(layers_of(attention)[0], self.volumes, tolerance)
         self.cells = Cells.of(self.volumes)
         self.comparison: Comparison | None = None
         self.zero: Evolution | None = None  # the same problem at zero temperature, alongside
@@ -178,9 +180,9 @@ class Simulation:
         after_step: Callable[[Evolution], None] | None = None,
     ) -> None:
         """Advance through the layers; steps end where a layer does."""
-        for head, _, end in pieces(attention, evolution.time, until):
-            if evolution.field.attention is not head:
-                evolution.switch(MeanField(head, self.volumes, self._tolerance))
+        for layer, _, end in pieces(attention, evolution.time, until):
+            if evolution.field.attention is not layer:
+                evolution.switch(MeanField(layer, self.volumes, self._tolerance))
             evolution.advance(end, after_step)
 
     def ahead(self, save_times: Sequence[float]) -> list[float]:
@@ -203,9 +205,9 @@ class Simulation:
         row = {"time": self.evolution.time, "step": float(self.evolution.step)}
         self.times.append(self.evolution.time)
         self.masses.append(masses)
-        head = acting(self.attention, self.evolution.time)
-        if self.diagnostics.attention is not head:
-            self.diagnostics = Diagnostics(head, self.volumes, self._tolerance)
+        layer = acting(self.attention, self.evolution.time)
+        if self.diagnostics.attention is not layer:
+            self.diagnostics = Diagnostics(layer, self.volumes, self._tolerance)
         row |= self.diagnostics.row(masses)
         zero_masses: np.ndarray | None = None
         if self.zero is not None:

@@ -7,6 +7,19 @@ from typing import Any
 
 import numpy as np
 
+# What `ProjectionLimit.describe` lists by name if there is a limit.
+QUANTITIES = (
+    "left",
+    "projector",
+    "contraction_rate",
+    "escape_rate",
+    "unsettled_rate",
+    "tail_rate",
+    "lifetime",
+    "lifetime_per_beta",
+    "log_beta_time",
+)
+
 
 def plain(value: float | np.ndarray) -> Any:
     """A number or array as JSON has it: infinity is "inf", a complex number the pair [re, im]."""
