@@ -1,4 +1,4 @@
-"""What the tests of the command line share: cases, and ways to run commands."""
+"""What the tests of the command line share: ways to write a case file and to run commands."""
 
 from __future__ import annotations
 
@@ -8,45 +8,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from meanfield_pde.cli import main as cli
 
 # `mpiexec` and `meanfield-pde` are those of the environment that runs the tests.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-
-CIRCLE = """
-[attention]
-query = [[1.0, 0.0], [0.0, 1.0]]
-key   = [[1.0, 0.0], [0.0, 1.0]]
-value = [[1.0, 0.2], [0.0, 0.3]]
-beta  = 40.0
-[mesh]
-kind = "circle"
-cells = 200
-[initial]
-kind = "expression"
-density = "1 + 0.5*x + 0.3*x*y"
-[time]
-until = 5.0
-save_every = 0.5
-"""
-SPHERE = """
-[attention]
-query = [[1.0, 0.3, 0.0], [-0.2, 0.9, 0.1], [0.0, 0.2, 0.8]]
-key   = [[1.0, 0.0, 0.2], [0.1, 1.0, 0.0], [0.0, -0.3, 1.0]]
-value = [[1.0, 0.4, 0.0], [-0.1, 0.5, 0.3], [0.2, 0.0, 0.3]]
-beta  = 40.0
-[mesh]
-kind = "sphere"
-cells = 320
-[initial]
-kind = "expression"
-density = "1 + 0.5*x*y + 0.4*z - 0.3*x"
-[time]
-until = 5.0
-save_at = [1.0]
-"""
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Write = Callable[..., Path]
@@ -108,3 +77,34 @@ def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return ended.value.code, capfd.readouterr().err  # type: ignore[return-value]
 
     return run
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures written in this process, in their order, as matplotlib's own objects."""
+    figures: list[Figure] = []
+    write = Figure.savefig
+
+    def savefig(figure: Figure, *arguments: object, **options: object) -> None:
+        write(figure, *arguments, **options)
+        figures.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return figures
+
+
+def curves(figure: Figure, panel: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The labelled curves of a panel; each has a point at least that can be seen."""
+    axes = figure.axes[panel]
+    (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    found = {}
+    for line in axes.get_lines():
+        label = str(line.get_label())
+        x, y = (np.asarray(values, dtype=float) for values in line.get_data(orig=False))
+        if label.startswith("_") or not len(x):
+            continue
+        if line.get_transform() == axes.transData:  # a line across the panel has other units
+            seen = (x >= left) & (x <= right) & (y >= bottom) & (y <= top)
+            assert seen.any(), f"{label} lies outside its panel"
+        found[label] = x, y
+    return found

@@ -56,3 +56,13 @@ def moments(x, masses):
     """First moments and the upper triangle of the second moments."""
     second = np.einsum("n,ni,nj->ij", masses, x, x)
     return np.concatenate([masses @ x, second[np.triu_indices(x.shape[1])]])
+
+
+def softmax_sums(scores, points, log_masses):
+    """Softmax means and log Z from the definition, in extended precision."""
+    w, y, log_m = (array.astype(np.longdouble) for array in (scores, points, log_masses))
+    exponent = w @ y.T + log_m
+    largest = exponent.max(axis=1)
+    weight = np.exp(exponent - largest[:, None])
+    total = weight.sum(axis=1)
+    return weight @ y / total[:, None], largest + np.log(total)

@@ -125,14 +125,14 @@ def _layer_up_to(layers: Layers, time: float) -> int:
     return min(max(number, 0), len(layers.attentions) - 1)
 
 
-def heads(attention: AttentionLike) -> Sequence[Attention]:
+def layers_of(attention: AttentionLike) -> Sequence[Attention]:
     """The layers, of which a single attention is one."""
     return attention.attentions if isinstance(attention, Layers) else (attention,)
 
 
 def single(attention: AttentionLike, what: str) -> Attention:
     """The attention, for what makes no sense with layers; InputError if there are several."""
-    layers = heads(attention)
+    layers = layers_of(attention)
     if len(layers) > 1:
         raise InputError(
             f"{what} needs an attention that does not change, got {len(layers)} layers"

@@ -1,9 +1,16 @@
-"""Types of arguments on the command line; their errors say what was expected."""
+"""What the commands share: types of arguments, whose errors say what was expected."""
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
+
+# Adds a command: its name, what it does, and its line in the help.
+Command = Callable[
+    [str, Callable[[argparse.Namespace], None], str],
+    argparse.ArgumentParser,
+]
 
 
 def number(text: str) -> float:

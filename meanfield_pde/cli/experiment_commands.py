@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,15 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import read_case
-from meanfield_pde.cli.arguments import number
+from meanfield_pde.cli.arguments import Command, number
+from meanfield_pde.experiments.folder import check_betas, check_counts
 from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
 from meanfield_pde.experiments.sweep import run_sweep
-from meanfield_pde.results.tables import json_text
+from meanfield_pde.support.checks import whole
+from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
 
 LOG = logging.getLogger("meanfield_pde")
-
-Command = Callable[
-    [str, Callable[[argparse.Namespace], None], str],
-    argparse.ArgumentParser,
-]
 
 
 def add_experiments(command: Command) -> None:
@@ -49,11 +45,12 @@ def sweep(options: argparse.Namespace) -> None:
     """Run a case over a range of beta, and analyse the distances to the limit."""
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "sweep")
+    betas = check_betas(options.beta, fewest=2, name="--beta")
     summary = run_sweep(
         case,
-        options.beta,
+        betas,
         directory=directory,
-        at_once=options.at_once,
+        at_once=whole(options.at_once, "--at-once", 1),
         quiet=options.quiet,
         comm=comm,
     )
@@ -67,9 +64,9 @@ def lifetime(options: argparse.Namespace) -> None:
     case, directory = _case_and_folder(options, "lifetime")
     summary = measure_lifetimes(
         case,
-        options.beta,
-        options.tokens,
-        seeds=options.seeds,
+        check_betas(options.beta, name="--beta"),
+        check_counts(options.tokens, name="--tokens"),
+        seeds=whole(options.seeds, "--seeds", 1),
         directory=directory,
         until=options.until,
         comm=comm,

@@ -12,15 +12,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 from petsc4py import PETSc
 
-from meanfield_pde.cli import commands
-from meanfield_pde.cli.arguments import number, vector
-from meanfield_pde.cli.experiment_commands import add_experiments
+from meanfield_pde.cli.options import add_commands
 from meanfield_pde.cli.petsc_options import petsc_options
 from meanfield_pde.errors import InputError, MeanfieldError
 
@@ -63,69 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         )
         return sub
 
-    run = command("run", commands.run, "solve a case and write its result folder")
-    run.add_argument("case", type=Path, metavar="CASE.toml")
-    run.add_argument("--output", type=Path, metavar="DIR", help="instead of [output] directory")
-    run.add_argument("--until", type=number, metavar="T", help="instead of [time] until")
-    run.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
-    run.add_argument("--overwrite", action="store_true", help="replace the results of another case")
-    run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
-
-    limit = command("limit", commands.limit, "spectrum, projection, rates and predicted times")
-    limit.add_argument("case", type=Path, metavar="CASE.toml")
-    limit.add_argument("--json", action="store_true", help="one JSON object")
-
-    distance = command("wasserstein", commands.distance, "distance of two measures, certified")
-    for name in ("first", "second"):
-        distance.add_argument(
-            name, type=Path, metavar=name.upper(), help="an .npz measure, or a result folder"
-        )
-    distance.add_argument("--p", type=int, choices=(1, 2), default=1, help="order, default 1")
-    distance.add_argument("--cost", choices=("geodesic", "chordal"), default="geodesic")
-    distance.add_argument(
-        "--method", choices=("auto", "lp"), default="auto", help="lp: never a closed form"
-    )
-    distance.add_argument(
-        "--time-limit", type=number, metavar="S", help="seconds; then the interval reached"
-    )
-    distance.add_argument("--json", action="store_true", help="one JSON object")
-
-    tokens = command("tokens", commands.tokens, "simulate tokens drawn from the initial density")
-    tokens.add_argument("case", type=Path, metavar="CASE.toml")
-    tokens.add_argument("--count", type=int, required=True, metavar="N", help="number of tokens")
-    tokens.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw, default 0")
-    tokens.add_argument("--until", type=number, metavar="T", help="instead of [time] until")
-    tokens.add_argument(
-        "--step", type=number, metavar="H", help="Euler steps of H instead of Runge-Kutta"
-    )
-    tokens.add_argument(
-        "--output", type=Path, metavar="FILE", help=".npz; default tokens.npz in the result folder"
-    )
-
-    compare = command("compare", commands.compare, "compare a particle code with the density")
-    compare.add_argument("result", type=Path, metavar="RESULT_DIR")
-    compare.add_argument("tokens", type=Path, metavar="TOKENS", help=".npz or .csv")
-    compare.add_argument(
-        "--layer-step", type=number, metavar="H", help="times in the file count layers of length H"
-    )
-    compare.add_argument("--json", action="store_true", help="one JSON object")
-
-    add_experiments(command)
-
-    mesh = command("mesh", commands.mesh, "write a mesh of the circle or the sphere as XDMF")
-    mesh.add_argument("kind", choices=("circle", "sphere"))
-    mesh.add_argument("--cells", type=int, required=True, metavar="N", help="at least this many")
-    mesh.add_argument(
-        "--grade-to", type=vector, metavar="X,Y[,Z]", help="axis toward which cells get smaller"
-    )
-    mesh.add_argument("--grade", type=number, metavar="G", help="how much: 1 is not at all")
-    mesh.add_argument("--output", type=Path, required=True, metavar="FILE.xdmf")
-
-    plot = command("plot", commands.plot, "draw the figures of a result folder again")
-    plot.add_argument("result", type=Path, metavar="RESULT_DIR")
-    plot.add_argument("--animate", action="store_true", help="figures/density.gif, too")
-
-    command("info", commands.info, "versions, cores and threads")
+    add_commands(command)
     return parser
 
 

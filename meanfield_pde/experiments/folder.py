@@ -33,14 +33,14 @@ def open_folder(directory: Path, case: Case, *, ignore: Iterable[str]) -> None:
     found = directory / CASE
     if (directory / DENSITY).exists():
         raise InputError(
-            f"{directory}: holds the results of a run; choose another --output for an experiment"
+            f"{directory}: holds the results of a run; choose another folder for an experiment"
         )
     if found.is_file():
         keys = differing_keys(found.read_text(encoding="utf-8"), text, ignore=ignore)
         if keys:
             raise InputError(
                 f"{directory}: holds an experiment with another case, which differs in "
-                f"{', '.join(keys[:3])}; choose another --output"
+                f"{', '.join(keys[:3])}; choose another folder"
             )
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -49,14 +49,16 @@ def open_folder(directory: Path, case: Case, *, ignore: Iterable[str]) -> None:
         raise InputError(f"{directory}: cannot write the results ({error.strerror})") from error
 
 
-def check_betas(betas: Sequence[float], *, fewest: int = 1) -> tuple[float, ...]:
+def check_betas(
+    betas: Sequence[float], *, fewest: int = 1, name: str = "betas"
+) -> tuple[float, ...]:
     """The inverse temperatures in increasing order, each once; finite and positive."""
-    found = sorted({real(beta, "--beta", "a finite number > 0", lambda b: b > 0) for beta in betas})
+    found = sorted({real(beta, name, "a finite number > 0", lambda b: b > 0) for beta in betas})
     if len(found) < fewest:
-        raise InputError(f"--beta needs {fewest} different values or more, got {len(found)}")
+        raise InputError(f"{name} needs {fewest} different values or more, got {len(found)}")
     return tuple(found)
 
 
-def check_counts(counts: Sequence[int]) -> tuple[int, ...]:
+def check_counts(counts: Sequence[int], *, name: str = "counts") -> tuple[int, ...]:
     """Numbers of tokens in increasing order, each once."""
-    return tuple(sorted({whole(count, "--tokens", 2) for count in counts}))
+    return tuple(sorted({whole(count, name, 2) for count in counts}))

@@ -14,6 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 import numpy as np
+from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.case import Case
@@ -38,6 +39,8 @@ LOG = logging.getLogger("meanfield_pde")
 TABLE = "lifetime.csv"
 # What may differ between the case of an experiment and that of its continuation.
 _FREE = ("attention.beta", "time", "compare", "output")
+# What names a measurement: kind, beta, number of cells or tokens, and the seed of the tokens.
+_Key = tuple[str, float, int, int | None]
 
 
 def measure_lifetimes(
@@ -65,38 +68,23 @@ def measure_lifetimes(
         What summary.json says.
     """
     betas, counts = check_betas(betas), check_counts(counts)
-    seeds = whole(seeds, "--seeds", 1)
-    head = single(case.attention, "a lifetime")
+    seeds = whole(seeds, "seeds", 1)
+    attention = single(case.attention, "a lifetime")
     # Refuses what has no lifetime, and a time that is none.
-    given_up(switching_progress(head.with_beta(betas[-1])).limit, until)
+    given_up(switching_progress(attention.with_beta(betas[-1])).limit, until)
     on_root(comm, lambda: open_folder(directory, case, ignore=_FREE))
     rows = on_root(comm, read_table, directory / TABLE)
-    mesh = case_mesh(case.mesh, head, comm)
+    mesh = case_mesh(case.mesh, attention, comm)
     cells = int(mesh.topology.index_map(mesh.topology.dim).size_global)
-    wanted: list[tuple[str, float, int, int | None]]
-    wanted = [("density", beta, cells, None) for beta in betas]
-    wanted += [
-        ("tokens", beta, count, seed)
-        for count in counts
-        for beta in betas[-2:]
-        for seed in range(seeds)
-    ]
-    for kind, beta, count, seed in wanted:
-        attention = head.with_beta(beta)
-        latest = given_up(ProjectionLimit(attention), until, count if kind == "tokens" else None)
-        same = [row for row in rows if _key(row) == (kind, beta, count, seed)]
+    wanted = _wanted(betas, counts, seeds, cells)
+    for key in wanted:
+        same = [row for row in rows if _key(row) == key]
+        kind, beta, count, _ = key
+        limit = ProjectionLimit(attention.with_beta(beta))
+        latest = given_up(limit, until, count if kind == "tokens" else None)
         if any(row["lifetime"] is not None or row["until"] >= latest for row in same):
             continue
-        if seed is None:
-            found = density_lifetime(
-                attention,
-                mesh,
-                case.initial,
-                until=until,
-                settings=case.solver,
-            )
-        else:
-            found = token_lifetime(attention, case.initial, count, seed, until=until, comm=comm)
+        found = _measure(case, mesh, key, until, comm)
         LOG.info("%s", _line(found))
         # A measurement that was given up earlier than now is replaced.
         rows = [row for row in rows if row not in same] + [asdict(found)]
@@ -104,8 +92,29 @@ def measure_lifetimes(
     chosen = [row for row in rows if _key(row) in wanted]
     summary = on_root(comm, summarise_lifetimes, case, chosen)
     on_root(comm, write_summary, directory, summary | {"versions": versions()})
-    on_root(comm, draw_lifetimes, directory, ProjectionLimit(head), chosen)
+    on_root(comm, draw_lifetimes, directory, ProjectionLimit(attention), chosen)
     return summary
+
+
+def _wanted(betas: Sequence[float], counts: Sequence[int], seeds: int, cells: int) -> list[_Key]:
+    """The measurements to make: of the density, and of tokens at the two largest beta."""
+    density: list[_Key] = [("density", beta, cells, None) for beta in betas]
+    return density + [
+        ("tokens", beta, count, seed)
+        for count in counts
+        for beta in betas[-2:]
+        for seed in range(seeds)
+    ]
+
+
+def _measure(
+    case: Case, mesh: dolfinx_mesh.Mesh, key: _Key, until: float | None, comm: MPI.Comm
+) -> Lifetime:
+    _, beta, count, seed = key
+    attention = single(case.attention, "a lifetime").with_beta(beta)
+    if seed is not None:
+        return token_lifetime(attention, case.initial, count, seed, until=until, comm=comm)
+    return density_lifetime(attention, mesh, case.initial, until=until, settings=case.solver)
 
 
 def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
@@ -152,7 +161,7 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
     return summary
 
 
-def _key(row: Row) -> tuple[str, float, int, int | None]:
+def _key(row: Row) -> _Key:
     return (row["kind"], row["beta"], row["count"], row["seed"])
 
 

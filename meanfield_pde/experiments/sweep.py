@@ -62,9 +62,9 @@ def run_sweep(
         What summary.json says.
     """
     betas = check_betas(betas, fewest=2)
-    at_once = min(whole(at_once, "--at-once", 1), comm.size, len(betas))
-    head = single(case.attention, "a sweep")
-    limit = ProjectionLimit(head)
+    at_once = min(whole(at_once, "at_once", 1), comm.size, len(betas))
+    attention = single(case.attention, "a sweep")
+    limit = ProjectionLimit(attention)
     if not limit.exists:
         raise InputError(f"there is no limit to measure the distance to: {limit.reason}")
     if not math.isfinite(limit.decay_rate(1)):

@@ -1,5 +1,5 @@
-"""What is kept of a run: saved times, the densities at them, and a row of numbers for each.
+"""The record of a run: its saved times, the densities at them, and a row of numbers for each.
 
-In come the cells of a mesh and arrays of numbers per cell; out goes a `History`, which everything
-that looks at a finished run reads, whether its densities are in memory or in a file.
+In come the masses at a saved time, one time after the other; out comes any of them, read one at a
+time from memory or from a file.
 """

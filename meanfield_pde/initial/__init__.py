@@ -1,6 +1,5 @@
-"""The start: initial densities, their masses in cells and tokens drawn from them.
+"""The start: initial densities, the masses they put into cells, and tokens drawn from them.
 
-In: the [initial] table of a case file, or an object, a formula, a function or an array in a script.
-Out: the masses of the cells, tokens, and the density before any mesh for the push-forward. Each
-kind is one class in one module, listed in `kinds`.
+In come a kind of density with its numbers, a formula, or a file of tokens; out come probability
+masses of the cells, or N independent tokens.
 """

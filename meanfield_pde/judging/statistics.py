@@ -171,8 +171,8 @@ def _sample(
     tokens = sample_cells(generator, result.cells, result.masses[0], count)
     times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
 
-    def velocity(head: Attention) -> Velocity:
-        return token_velocity(head, weights, tolerance=_TOLERANCE)
+    def velocity(layer: Attention) -> Velocity:
+        return token_velocity(layer, weights, tolerance=_TOLERANCE)
 
     step = fixed_step(attention)
     paths = evolve(tokens, attention, list(times), velocity, step=step, tolerance=_TOLERANCE)

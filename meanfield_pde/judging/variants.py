@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, Layers, heads
+from meanfield_pde.attention.layers import AttentionLike, Layers, layers_of
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.tokens.cloud import TokenCloud
 from meanfield_pde.tokens.code import Velocity, evolve, fixed_step, token_velocity
@@ -146,7 +146,7 @@ class Trial:
             yield Variant(f"Euler steps of {step:.4g}", self._attention, step)
             name = f"layers x + h V m of h = {step:.4g}"
             yield Variant(name, self._attention, step, residual=True)
-        cold = _changed(self._attention, lambda head: head.with_beta(math.inf))
+        cold = _changed(self._attention, lambda layer: layer.with_beta(math.inf))
         if cold is not None:
             yield Variant("zero temperature", cold, self._usual.step or interval / 20)
 
@@ -204,9 +204,9 @@ class Trial:
         cloud = self._cloud
         self._evaluations = 0
 
-        def velocity(head: Attention) -> Velocity:
+        def velocity(layer: Attention) -> Velocity:
             moving = token_velocity(
-                head, cloud.masses, self._comm, tolerance=TOLERANCE, residual=variant.residual
+                layer, cloud.masses, self._comm, tolerance=TOLERANCE, residual=variant.residual
             )
             still = False if variant.frozen is None else variant.frozen[:, None]
 
@@ -232,15 +232,15 @@ class Trial:
 _CHANGES: tuple[tuple[str, Callable[[Attention], Attention]], ...] = (
     (
         "Q and K swapped, <x, B y> with B transposed",
-        lambda head: replace(head, query=head.key, key=head.query),
+        lambda layer: replace(layer, query=layer.key, key=layer.query),
     ),
-    ("V transposed", lambda head: replace(head, value=head.value.T)),
-    ("-V instead of V", lambda head: replace(head, value=-head.value)),
-    ("a softmax without its denominator", lambda head: replace(head, normalise=False)),
-    ("a softmax with its denominator", lambda head: replace(head, normalise=True)),
+    ("V transposed", lambda layer: replace(layer, value=layer.value.T)),
+    ("-V instead of V", lambda layer: replace(layer, value=-layer.value)),
+    ("a softmax without its denominator", lambda layer: replace(layer, normalise=False)),
+    ("a softmax with its denominator", lambda layer: replace(layer, normalise=True)),
     (
         "scores divided by the square root of their dimension",
-        lambda head: head.with_beta(head.beta / math.sqrt(len(head.query))),
+        lambda layer: layer.with_beta(layer.beta / math.sqrt(len(layer.query))),
     ),
 )
 
@@ -249,9 +249,9 @@ def _changed(
     attention: AttentionLike, change: Callable[[Attention], Attention]
 ) -> AttentionLike | None:
     """The attention with a change in every layer; None if that is no attention, or no change."""
-    before = heads(attention)
+    before = layers_of(attention)
     try:
-        changed = [change(head) for head in before]
+        changed = [change(layer) for layer in before]
     except InputError:
         return None
     if all(_same(*pair) for pair in zip(before, changed, strict=True)):

@@ -17,8 +17,8 @@ from scipy.sparse.csgraph import connected_components
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import cell_volume
 from meanfield_pde.mesh.surface import Surface
+from meanfield_pde.support.checks import OFF_SPHERE
 
-SPHERE_TOLERANCE = 1e-6  # how far from the unit sphere a vertex of a file may be
 _MEASURE_TOLERANCE = 1e-9  # of the total geodesic length or area
 _SHORT_EDGE = 1e-9  # relative to the mean edge
 _FLAT_TRIANGLE = 1e-6  # height above the longest edge, relative to that edge
@@ -30,7 +30,7 @@ def check_surface(surface: Surface, name: str) -> None:
     Vertices that no cell uses are ignored, and so is the third coordinate of arcs if it is 0.
 
     Args:
-        surface: the mesh, its vertices within `SPHERE_TOLERANCE` of the unit sphere.
+        surface: the mesh, its vertices within `OFF_SPHERE` of the unit sphere.
         name: what the error message calls the mesh, such as the path of its file.
     """
     _check_numbers(surface, name)
@@ -81,23 +81,23 @@ def _check_vertices(surface: Surface, name: str) -> None:
     broken = np.flatnonzero(~np.isfinite(points).all(axis=1))
     if len(broken):
         raise InputError(f"{name}: {_vertex(surface, used[broken[0]])} is not finite")
-    raised = np.flatnonzero(np.abs(points[:, d:]).max(axis=1, initial=0) > SPHERE_TOLERANCE)
+    raised = np.flatnonzero(np.abs(points[:, d:]).max(axis=1, initial=0) > OFF_SPHERE)
     if len(raised):
         raise InputError(
             f"{name}: {_vertex(surface, used[raised[0]])} is off the plane z = 0, in which a mesh "
             "of arcs must lie"
         )
     radius = np.linalg.norm(points, axis=1)
-    off = np.flatnonzero(np.abs(radius - 1) > SPHERE_TOLERANCE)
+    off = np.flatnonzero(np.abs(radius - 1) > OFF_SPHERE)
     if len(off):
         hint = ""
-        if np.ptp(radius) <= SPHERE_TOLERANCE * radius.max():
+        if np.ptp(radius) <= OFF_SPHERE * radius.max():
             hint = (
                 f"; the whole mesh has this radius: divide its coordinates by {radius.mean():.9g}"
             )
         raise InputError(
             f"{name}: {_vertex(surface, used[off[0]])} is at distance {radius[off[0]]:.9g} from "
-            f"the origin; vertices must be at distance 1 (within {SPHERE_TOLERANCE:g}){hint}"
+            f"the origin; vertices must be at distance 1 (within {OFF_SPHERE:g}){hint}"
         )
 
 
@@ -117,7 +117,7 @@ def _check_cells(surface: Surface, name: str) -> None:
             f"{name}: {_cell(surface, cell)} is degenerate: two of its vertices are "
             f"{chords[:, cell].min():.3g} apart"
         )
-    antipodal = np.flatnonzero((gaps < SPHERE_TOLERANCE).any(axis=0))
+    antipodal = np.flatnonzero((gaps < OFF_SPHERE).any(axis=0))
     if len(antipodal):
         raise InputError(
             f"{name}: {_cell(surface, antipodal[0])} is degenerate: it has antipodal vertices, "
@@ -231,7 +231,7 @@ def _duplicate_hint(surface: Surface, facet: np.ndarray) -> str:
     used = np.unique(surface.cells)
     for vertex in facet:
         distance = np.linalg.norm(surface.points[used] - surface.points[vertex], axis=1)
-        twins = used[(distance < SPHERE_TOLERANCE) & (used != vertex)]
+        twins = used[(distance < OFF_SPHERE) & (used != vertex)]
         if len(twins):
             return f"; vertices {vertex} and {twins[0]} coincide: merge duplicate vertices"
     return ""

@@ -1,6 +1,6 @@
 """Geodesic geometry of arcs on the circle and triangles on the sphere, in plain numpy.
 
-Cells are given by their vertices, an array cells x d x d: two points of the circle, or three of the
+Cells are given by their corners, an array cells x d x d: two points of the circle, or three of the
 sphere. Volumes are arc lengths and spherical areas, not those of chords and flat triangles, so that
 they add up to 2 pi and 4 pi to rounding.
 """
@@ -16,6 +16,8 @@ import numpy as np
 AXES = "xyz"  # names of the coordinates
 
 Integrand = Callable[[np.ndarray], np.ndarray]
+
+AXES = "xyz"  # names of the coordinates
 
 _DEGREE = 6  # of the quadrature rule within a cell
 _CHUNK = 8192  # cells whose quadrature points are held at once
@@ -66,7 +68,7 @@ def cell_mean(cells: np.ndarray) -> np.ndarray:
 
 
 def facet_conormal(facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Length and unit conormal of facets given by their vertices (facets x (d - 1) x d).
+    """Length and unit conormal of facets given by their corners (facets x (d - 1) x d).
 
     On the circle a facet is a point, of length 1, and the conormal the tangent. On the sphere it is
     a geodesic edge from a to b with conormal a x b / |a x b|, constant along the edge and therefore
@@ -128,7 +130,7 @@ def integrate(
 
     Args:
         function: the integrand.
-        cells: vertices of the cells.
+        cells: corners of the cells.
         length_scale: the width of the peaks.
         peaks: points where the integrand is concentrated, N x d.
     """

@@ -21,8 +21,7 @@ from petsc4py import PETSc
 
 import numpy as np
 
-from meanfield_pde.attention.layers import heads as layers_of
-from meanfield_pde.attention.layers import pieces
+from meanfield_pde.attention.layers import layers_of, pieces
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.history.store import MASSES
 from meanfield_pde.solver.equation import Equation

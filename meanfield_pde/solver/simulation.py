@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde.attention.layers import AttentionLike, acting, pieces
-from meanfield_pde.attention.layers import heads as layers_of
+from meanfield_pde.attention.layers import AttentionLike, acting, layers_of, pieces
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import MASSES, ZERO_MASSES, MemoryStore, Store

@@ -19,6 +19,10 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 
+# Points that a user gives, tokens or vertices, may be off the unit sphere by this much: single
+# precision. They are put back on it.
+OFF_SPHERE = 1e-6
+
 
 def real(
     value: Any, name: str, expected: str, accept: Callable[[float], bool] = lambda _: True

@@ -21,50 +21,37 @@ import numpy as np
 from scipy.linalg import subspace_angles
 
 from meanfield_pde.attention.head import SINGULAR, Attention
-from meanfield_pde.attention.layers import AttentionLike, heads
+from meanfield_pde.attention.layers import AttentionLike, layers_of
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.plain import plain
-from meanfield_pde.theory.report import report
+from meanfield_pde.theory.report import QUANTITIES, report
 from meanfield_pde.theory.saddles import ALIGNED, Saddle, Tail, points_on_sphere, saddles
 from meanfield_pde.theory.spectrum import EigenSpace, dominant_eigenspace, format_eigenvalues
-
-# What `describe` lists by name if there is a limit.
-_QUANTITIES = (
-    "left",
-    "projector",
-    "contraction_rate",
-    "escape_rate",
-    "unsettled_rate",
-    "tail_rate",
-    "lifetime",
-    "lifetime_per_beta",
-    "log_beta_time",
-)
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectionLimit:
-    """The projection map of an attention head, with the rates of the approach to it.
+    """The projection map of an attention, with the rates of the approach to it.
 
     Where there is no limit `exists` is False, `reason` says why, and what depends on the limit
     raises InputError with that reason.
 
     Attributes:
         attention: the matrices and beta. Layers have no limit, unless there is one layer only.
-        head: the attention, or the first layer.
+        first: the attention, or the first layer.
         eigenspace: the dominant eigenspace of the drift matrix A = V B^T.
         singular_values: of B, by decreasing size.
         reason: why there is no limit, or None.
     """
 
     attention: AttentionLike
-    head: Attention = field(init=False, repr=False)
+    first: Attention = field(init=False, repr=False)
     eigenspace: EigenSpace = field(init=False)
     singular_values: np.ndarray = field(init=False)
     reason: str | None = field(init=False)
 
     def __post_init__(self) -> None:
-        layers = heads(self.attention)
+        layers = layers_of(self.attention)
         attention = layers[0]
         singular = np.linalg.svd(attention.key_query, compute_uv=False)
         eigenspace = dominant_eigenspace(attention.drift, scale=_scale(attention))
@@ -83,7 +70,7 @@ class ProjectionLimit:
             )
         if len(layers) > 1:
             reason = f"the matrices change with time, in {len(layers)} layers"
-        object.__setattr__(self, "head", attention)
+        object.__setattr__(self, "first", attention)
         object.__setattr__(self, "eigenspace", eigenspace)
         object.__setattr__(self, "singular_values", singular)
         object.__setattr__(self, "reason", reason)
@@ -156,7 +143,7 @@ class ProjectionLimit:
     def saddles(self) -> list[Saddle]:
         """The saddles that hold mass back, by decreasing eigenvalue."""
         self._existing(self.eigenspace.basis)
-        attention = self.head
+        attention = self.first
         return saddles(
             attention.drift, attention.key_query, self.eigenspace, scale=_scale(attention)
         )
@@ -167,7 +154,7 @@ class ProjectionLimit:
 
         Infinite if E is the whole space: there is nothing to contract.
         """
-        return self.gap / float(np.linalg.norm(self.head.key_query @ self.basis, 2))
+        return self.gap / float(np.linalg.norm(self.first.key_query @ self.basis, 2))
 
     @property
     def escape_rate(self) -> float:
@@ -216,7 +203,7 @@ class ProjectionLimit:
 
     @cached_property
     def _tail(self) -> Tail:
-        return Tail(self.head.key_query, self.basis, self.saddles)
+        return Tail(self.first.key_query, self.basis, self.saddles)
 
     @property
     def lifetime(self) -> float:
@@ -245,11 +232,11 @@ class ProjectionLimit:
         eigenspace of V. If <B^T e, e> < 0 on E the cluster attends to its antipode, m(x) = -x,
         and it is that of -V.
         """
-        value = self.head.value
-        if self.exists and np.trace(self.basis.T @ self.head.key_query @ self.basis) < 0:
+        value = self.first.value
+        if self.exists and np.trace(self.basis.T @ self.first.key_query @ self.basis) < 0:
             value = -value
         space = dominant_eigenspace(value)
-        if len(heads(self.attention)) > 1:
+        if len(layers_of(self.attention)) > 1:
             return replace(space, basis=None, left=None, projector=None, reason=self.reason)
         return space
 
@@ -275,7 +262,7 @@ class ProjectionLimit:
             "singular_values_of_b": plain(self.singular_values),
             "gap": plain(self.gap),
             "dimension": self.dimension,
-            **{name: plain(getattr(self, name)) if self.exists else None for name in _QUANTITIES},
+            **{name: plain(getattr(self, name)) if self.exists else None for name in QUANTITIES},
             "basis": plain(self.basis.T) if self.exists else None,
             "decay_rate_w1": plain(self.decay_rate(1)) if self.exists else None,
             "decay_rate_w2": plain(self.decay_rate(2)) if self.exists else None,

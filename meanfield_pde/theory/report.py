@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+# What `ProjectionLimit.describe` lists by name if there is a limit.
+QUANTITIES = (
+    "left",
+    "projector",
+    "contraction_rate",
+    "escape_rate",
+    "unsettled_rate",
+    "tail_rate",
+    "lifetime",
+    "lifetime_per_beta",
+    "log_beta_time",
+)
+
 
 def report(description: dict[str, Any]) -> str:
     """The description of `ProjectionLimit.describe`, a quantity a line."""

@@ -169,10 +169,10 @@ def points_on_sphere(basis: np.ndarray) -> np.ndarray:
     return basis @ np.array([np.cos(angle), np.sin(angle)])
 
 
-def _speed(restricted: np.ndarray, level: EigenSpace, conormal: np.ndarray) -> float:
-    """|B^T x| on a level, from A and B^T on the complement (conormal = B^T F)."""
+def _speed(restricted: np.ndarray, level: EigenSpace, key_query: np.ndarray) -> float:
+    """|B^T x| on a level, from A and B^T on the complement (`key_query` = B^T F)."""
     if level.basis is not None:
-        return float(np.linalg.norm(conormal @ level.basis, 2))
+        return float(np.linalg.norm(key_query @ level.basis, 2))
     if len(restricted) == 2:
         rotation = restricted - level.value * np.eye(2)
         if level.kind == "complex":
@@ -182,12 +182,12 @@ def _speed(restricted: np.ndarray, level: EigenSpace, conormal: np.ndarray) -> f
             frequency = np.sqrt(np.linalg.det(rotation))
             orbit = np.outer([1.0, 0.0], np.cos(phase))
             orbit += np.outer(rotation[:, 0] / frequency, np.sin(phase))
-            lengths = np.linalg.norm(conormal @ orbit, axis=0) / np.linalg.norm(orbit, axis=0)
+            lengths = np.linalg.norm(key_query @ orbit, axis=0) / np.linalg.norm(orbit, axis=0)
             return float(lengths.mean())
         # A Jordan block: everything turns to its only eigenvector, though like 1/s.
         eigenvector = np.linalg.svd(rotation)[2][-1]
-        return float(np.linalg.norm(conormal @ eigenvector))
-    return float(np.linalg.norm(conormal, 2))  # d > 3: the slowest case there can be
+        return float(np.linalg.norm(key_query @ eigenvector))
+    return float(np.linalg.norm(key_query, 2))  # d > 3: the slowest case there can be
 
 
 def _kernel(left: np.ndarray) -> np.ndarray:

@@ -114,31 +114,12 @@ def dominant_eigenspace(matrix: np.ndarray, *, scale: float = 0.0) -> EigenSpace
     value = leading.mean.real
     others = [schur[0][i, i].real for i in range(d) if i not in leading.members]
     gap = value - max(others, default=-np.inf)
-    listed = f"(eigenvalues {format_eigenvalues(eigenvalues)})"
-    if rotating:
-        pair = format_eigenvalues([complex(value, abs(rotating[0].mean.imag))]).replace("+", "±")
-        if real:
-            kind: Kind = "tie"
-            reason = (
-                f"the largest real eigenvalue is not strictly ahead: the complex pair {pair} has "
-                f"the same real part, so that tokens rotate and never settle {listed}"
-            )
-        else:
-            kind = "complex"
-            reason = (
-                f"the eigenvalues with the largest real part are the complex pair {pair}, so that "
-                f"tokens rotate and never settle {listed}"
-            )
-        return EigenSpace(eigenvalues, kind, value, gap, reason=reason)
     k = len(leading.members)
-    nilpotent = float(np.linalg.norm(leading.block - leading.mean * np.eye(k), 2))
-    if nilpotent > leading.tolerance:
-        reason = (
-            f"the largest eigenvalue {value:.6g} is defective: it is repeated {k} times but has "
-            f"too few eigenvectors (the nilpotent part of its Jordan block has norm "
-            f"{nilpotent:.3g}), so that no spectral projection separates them {listed}"
-        )
-        return EigenSpace(eigenvalues, "defective", value, gap, reason=reason)
+    broken = _rotation(value, real, rotating) if rotating else _jordan_block(leading)
+    if broken is not None:
+        kind, reason = broken
+        reason += f" (eigenvalues {format_eigenvalues(eigenvalues)})"
+        return EigenSpace(eigenvalues, kind, value, gap, reason=reason)
     if k == d:
         return EigenSpace(eigenvalues, "whole space", value, gap, np.eye(d), np.eye(d), np.eye(d))
     # The group is closed under conjugation, so its projector is real up to rounding.
@@ -250,6 +231,33 @@ def _group(
     mean = complex(np.trace(block)) / k
     tolerance = max(precision.tie, precision.rounding * condition)
     return _Group(members, block, projector, mean, condition, tolerance)
+
+
+def _rotation(value: float, real: list[_Group], rotating: list[_Group]) -> tuple[Kind, str]:
+    """What it means that a complex pair has the largest real part, with or without a real one."""
+    pair = format_eigenvalues([complex(value, abs(rotating[0].mean.imag))]).replace("+", "±")
+    if real:
+        return "tie", (
+            f"the largest real eigenvalue is not strictly ahead: the complex pair {pair} has "
+            "the same real part, so that tokens rotate and never settle"
+        )
+    return "complex", (
+        f"the eigenvalues with the largest real part are the complex pair {pair}, so that "
+        "tokens rotate and never settle"
+    )
+
+
+def _jordan_block(leading: _Group) -> tuple[Kind, str] | None:
+    """Whether the leading eigenvalue has too few eigenvectors; None if it has enough."""
+    k = len(leading.members)
+    nilpotent = float(np.linalg.norm(leading.block - leading.mean * np.eye(k), 2))
+    if nilpotent <= leading.tolerance:
+        return None
+    return "defective", (
+        f"the largest eigenvalue {leading.mean.real:.6g} is defective: it is repeated {k} times "
+        f"but has too few eigenvectors (the nilpotent part of its Jordan block has norm "
+        f"{nilpotent:.3g}), so that no spectral projection separates them"
+    )
 
 
 def _orthonormal_range(projector: np.ndarray, k: int) -> np.ndarray:

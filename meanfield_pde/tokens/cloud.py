@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import numbers
+from meanfield_pde.support.checks import OFF_SPHERE, numbers
 from meanfield_pde.support.files import replace_file
 from meanfield_pde.support.npz import read_arrays
 
 LOG = logging.getLogger("meanfield_pde")
 
 # Tokens are renormalised when they are off the sphere by more than rounding, so that what was
-# written is read back bit by bit, and refused when they are off by more than single precision.
+# written is read back bit by bit, and refused when they are off by more than `OFF_SPHERE`.
 ROUNDING = 1e-14
-OFF_SPHERE = 1e-6
 WEIGHTS = ("query", "key", "value")
 CSV_COLUMNS = (
     ("time", "token", "x", "y", "z"),

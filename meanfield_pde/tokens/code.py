@@ -88,8 +88,8 @@ def simulate_tokens(
     set_threads(comm)
     x, weights = given.tokens[0], given.masses
 
-    def velocity(head: Attention) -> Velocity:
-        return token_velocity(head, weights, comm, tolerance=tolerance, residual=residual)
+    def velocity(layer: Attention) -> Velocity:
+        return token_velocity(layer, weights, comm, tolerance=tolerance, residual=residual)
 
     saved = evolve(x, attention, times, velocity, step=step, tolerance=tolerance)
     query, key, value = (stack(attention, name) for name in WEIGHTS)
@@ -173,16 +173,16 @@ def evolve(
         tolerance: of the Runge-Kutta method.
     """
     saved = [x]
-    for head, begin, end in pieces(attention, times[0], times[-1]):
+    for layer, begin, end in pieces(attention, times[0], times[-1]):
         inside = [time for time in times if begin < time <= end]
         stops = inside if inside and inside[-1] == end else [*inside, end]
         if step is None:
             slowest = 0.0
-            if head.zero_temperature:
-                slowest = SHORTEST_PROGRESS / max(float(np.linalg.norm(head.value, 2)), 1e-300)
-            states = list(_runge_kutta(velocity(head), x, begin, stops, tolerance, slowest))
+            if layer.zero_temperature:
+                slowest = SHORTEST_PROGRESS / max(float(np.linalg.norm(layer.value, 2)), 1e-300)
+            states = list(_runge_kutta(velocity(layer), x, begin, stops, tolerance, slowest))
         else:
-            states = list(_euler(velocity(head), x, begin, stops, step))
+            states = list(_euler(velocity(layer), x, begin, stops, step))
         x = states[-1]
         saved += states[: len(inside)]
     return np.array(saved[: len(times)])

@@ -1,5 +1,7 @@
 """Certified Wasserstein distances between discrete measures.
 
+In come two weighted sets of points, p and a cost; out come the distance and an interval that holds.
+
 `distance` is the way in. `circle` and `atoms` are closed forms, `sifting` (with `hierarchy` and
 `linear_program`) solves everything else, and `certificate` (with `pricing`) turns the candidates of
 either into an interval that holds.

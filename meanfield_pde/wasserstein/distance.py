@@ -35,7 +35,7 @@ from meanfield_pde.wasserstein.sifting import sift
 
 _EPS = float(np.finfo(float).eps)
 # How far from the unit sphere a point may lie with geodesic cost.
-SPHERE_TOLERANCE = 1e-9
+GEODESIC_TOLERANCE = 1e-9
 # Atoms lighter than this, relative to the mean mass, are placed after the solve: they are below
 # the solver's tolerances. The certificate counts them in full.
 NEGLIGIBLE = 1e-15
@@ -232,7 +232,7 @@ def _checked_points(points: np.ndarray, which: str, cost: Cost) -> np.ndarray:
         return points
     radius = np.sqrt((points**2).sum(axis=1))
     worst = int(np.argmax(np.abs(radius - 1.0)))
-    if abs(radius[worst] - 1.0) > SPHERE_TOLERANCE:
+    if abs(radius[worst] - 1.0) > GEODESIC_TOLERANCE:
         raise InputError(
             f"geodesic cost needs points on the unit sphere, but point {worst} of the {which} "
             f"measure has norm {radius[worst]:.12g}; normalise the points or use cost='chordal'"

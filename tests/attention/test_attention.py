@@ -13,13 +13,9 @@ from scipy.special import i0e, i1e
 from meanfield_pde.attention.head import Attention, read_weights
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
+from tests.problems import on_sphere
 
 EYE = np.eye(2)
-
-
-def on_sphere(rng: np.random.Generator, count: int, d: int) -> np.ndarray:
-    points = rng.normal(size=(count, d))
-    return points / np.linalg.norm(points, axis=1, keepdims=True)
 
 
 def random_attention(rng: np.random.Generator, d: int, beta: float, rows: int = 0) -> Attention:

@@ -11,14 +11,22 @@ import pytest
 from meanfield_pde.attention.sum import log_partition, softmax_mean
 from meanfield_pde.attention.sum.sources import Sources
 from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, bisect, boxes
+from tests import oracles
+from tests.problems import (
+    MEASURES,
+    WeightedPoints,
+    clusters,
+    half_of_the_sphere_empty,
+    inside_the_ball,
+    masses_over_300_decades,
+    on_sphere,
+)
 
 TOLERANCE = 1e-10
 # One more and one less than the targets of a tile and the sources of a leaf, a node, and the top.
 SIZES = [1, TILE - 1, TILE, TILE + 1, NODE - 1, NODE + 1, TOP + 1]
 SCALES = [0.0, 1e-8, 1.0, 30.0, 1e3, 1e5]
 DIMENSIONS = [2, 3, 4]
-
-Measure = tuple[np.ndarray, np.ndarray]  # points, log masses
 
 
 @pytest.fixture(autouse=True)
@@ -36,79 +44,14 @@ def tiles_for_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meanfield_pde.attention.sum.summation.FEW_TERMS", 0)
 
 
-def on_sphere(rng: np.random.Generator, count: int, d: int) -> np.ndarray:
-    points = rng.normal(size=(count, d))
-    return points / np.linalg.norm(points, axis=1, keepdims=True)
-
-
-def equal_masses(rng: np.random.Generator, count: int, d: int) -> Measure:
-    return on_sphere(rng, count, d), np.full(count, -np.log(count))
-
-
-def masses_over_300_decades(rng: np.random.Generator, count: int, d: int) -> Measure:
-    return on_sphere(rng, count, d), np.log(10.0) * rng.uniform(-300, 0, count)
-
-
-def clusters(rng: np.random.Generator, count: int, d: int) -> Measure:
-    centres = on_sphere(rng, 4, d)[rng.integers(4, size=count)]
-    points = centres + 10.0 ** rng.uniform(-12, -2, (count, 1)) * rng.normal(size=(count, d))
-    return points / np.linalg.norm(points, axis=1, keepdims=True), rng.normal(size=count)
-
-
-def repeated_points(rng: np.random.Generator, count: int, d: int) -> Measure:
-    points = on_sphere(rng, 3, d)[rng.integers(3, size=count)]
-    return points, np.log(rng.uniform(size=count))
-
-
-def half_of_the_sphere_empty(rng: np.random.Generator, count: int, d: int) -> Measure:
-    # Blocks are compact, so that many of them have no mass at all.
-    points = on_sphere(rng, count, d)
-    log_masses = np.where(points[:, 0] > 0, rng.normal(size=count), -np.inf)
-    log_masses[rng.integers(count)] = -700.0
-    return points, log_masses
-
-
-def all_mass_in_one_point(rng: np.random.Generator, count: int, d: int) -> Measure:
-    log_masses = np.full(count, -np.inf)
-    log_masses[rng.integers(count)] = -690.0
-    return on_sphere(rng, count, d), log_masses
-
-
-def inside_the_ball(rng: np.random.Generator, count: int, d: int) -> Measure:
-    return on_sphere(rng, count, d) * rng.uniform(size=(count, 1)), rng.normal(size=count)
-
-
-MEASURES: list[Callable[[np.random.Generator, int, int], Measure]] = [
-    equal_masses,
-    masses_over_300_decades,
-    clusters,
-    repeated_points,
-    half_of_the_sphere_empty,
-    all_mass_in_one_point,
-    inside_the_ball,
-]
-
-
 def random_scores(rng: np.random.Generator, count: int, d: int, scale: float) -> np.ndarray:
     """Scores of one length, as at the cells of a mesh, or of all lengths up to it."""
     lengths = rng.choice([1.0, 0.0], count, p=[0.9, 0.1]) if rng.integers(2) else rng.random(count)
     return scale * lengths[:, None] * on_sphere(rng, count, d)
 
 
-def naive(
-    scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Means and log Z as in the definition, with the largest exponent taken out."""
-    w, y, log_m = (array.astype(np.longdouble) for array in (scores, points, log_masses))
-    exponent = w @ y.T + log_m
-    largest = exponent.max(axis=1)
-    weight = np.exp(exponent - largest[:, None])
-    total = weight.sum(axis=1)
-    return weight @ y / total[:, None], largest + np.log(total)
-
-
 def check(scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray) -> None:
-    means, logs = naive(scores, points, log_masses)
+    means, logs = oracles.softmax_sums(scores, points, log_masses)
     found = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
     assert found.shape == scores.shape
     assert np.linalg.norm((found - means).astype(float), axis=1).max() <= TOLERANCE
@@ -121,7 +64,7 @@ def check(scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray) -> Non
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("measure", MEASURES)
 def test_against_the_plain_sum(
-    measure: Callable[[np.random.Generator, int, int], Measure], size: int, d: int
+    measure: Callable[[np.random.Generator, int, int], WeightedPoints], size: int, d: int
 ) -> None:
     rng = np.random.default_rng([size, d, MEASURES.index(measure)])
     for scale in SCALES:
@@ -169,7 +112,7 @@ def test_the_tolerance_is_a_bound(d: int, tolerance: float) -> None:
     for scale in (1.0, 30.0, 1e3):
         points, log_masses = masses_over_300_decades(rng, 1000, d)
         scores = random_scores(rng, 70, d, scale)
-        means, logs = naive(scores, points, log_masses)
+        means, logs = oracles.softmax_sums(scores, points, log_masses)
         rounding = 1e-14 * (1 + scale) + 1e-12  # the logs of the masses go down to -690
         found = softmax_mean(scores, points, log_masses, tolerance=tolerance)
         error = np.linalg.norm((found - means).astype(float), axis=1).max()
@@ -181,7 +124,7 @@ def test_the_tolerance_is_a_bound(d: int, tolerance: float) -> None:
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("d", [2, 3])
 def test_three_levels_of_pruning(
-    measure: Callable[[np.random.Generator, int, int], Measure], d: int
+    measure: Callable[[np.random.Generator, int, int], WeightedPoints], d: int
 ) -> None:
     """Thousands of sources, so that whole nodes and tops are skipped, or none is."""
     rng = np.random.default_rng([13, d, MEASURES.index(measure)])
@@ -243,7 +186,7 @@ def test_arguments_are_left_alone() -> None:
 @pytest.mark.parametrize("d", DIMENSIONS)
 @pytest.mark.parametrize("measure", [masses_over_300_decades, half_of_the_sphere_empty])
 def test_the_number_of_threads_changes_no_bit(
-    measure: Callable[[np.random.Generator, int, int], Measure],
+    measure: Callable[[np.random.Generator, int, int], WeightedPoints],
     d: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

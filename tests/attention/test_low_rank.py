@@ -18,16 +18,16 @@ from meanfield_pde.attention.sum.low_rank import (
     all_groups,
     degree_for,
 )
-from tests.attention.test_attention_sum import (
+from tests import oracles
+from tests.problems import (
     MEASURES,
-    TOLERANCE,
-    Measure,
+    WeightedPoints,
     equal_masses,
     masses_over_300_decades,
-    naive,
     on_sphere,
 )
 
+TOLERANCE = 1e-10
 # Up to the longest scores that an expansion is made for.
 LENGTHS = [0.0, 1e-9, 0.5, 5.0, 30.0, 100.0]
 
@@ -54,7 +54,7 @@ def by_expansion(sums: AttentionSum, log_masses: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("longest", LENGTHS)
 @pytest.mark.parametrize("measure", MEASURES[:-1])  # the last has points inside the ball
 def test_within_the_tolerance_for_every_target(
-    measure: Callable[[np.random.Generator, int, int], Measure], longest: float, d: int
+    measure: Callable[[np.random.Generator, int, int], WeightedPoints], longest: float, d: int
 ) -> None:
     rng = np.random.default_rng([d, MEASURES.index(measure), int(longest)])
     for count in (1, 70, 700):
@@ -62,7 +62,7 @@ def test_within_the_tolerance_for_every_target(
         points /= np.linalg.norm(points, axis=1, keepdims=True)
         scores = scores_of_all_lengths(rng, 150, d, longest)
         found = by_expansion(AttentionSum(points, scores, scores, TOLERANCE), log_masses)
-        means, logs = naive(scores, points, log_masses)
+        means, logs = oracles.softmax_sums(scores, points, log_masses)
         error = np.linalg.norm((found[:, :d] - means).astype(float), axis=1)
         assert error.max() <= TOLERANCE
         assert np.abs(found[:, 3] - logs).max() <= TOLERANCE
@@ -133,7 +133,7 @@ def test_targets_that_the_expansion_cannot_be_trusted_with_are_left_to_tiles() -
     sums = AttentionSum(points, scores, scores, TOLERANCE)
     found = by_expansion(sums, log_masses)
     assert 0.1 < sums.estimate.untrusted < 1
-    means, logs = naive(scores, points, log_masses)
+    means, logs = oracles.softmax_sums(scores, points, log_masses)
     assert np.linalg.norm((found[:, :3] - means).astype(float), axis=1).max() <= TOLERANCE
     assert np.abs(found[:, 3] - logs).max() <= TOLERANCE
 
@@ -156,7 +156,7 @@ def test_parts_of_the_work_give_the_same_bits() -> None:
         assert part.tobytes() == np.ascontiguousarray(whole[:, tiles]).tobytes()
 
 
-def chosen(count: int, scale: float, measure: Callable[..., Measure] = equal_masses) -> bool:
+def chosen(count: int, scale: float, measure: Callable[..., WeightedPoints] = equal_masses) -> bool:
     rng = np.random.default_rng(4)
     points, log_masses = measure(rng, count, 3)
     sums = AttentionSum(points, points, scale * points, TOLERANCE)

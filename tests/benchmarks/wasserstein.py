@@ -18,7 +18,7 @@ import numpy as np
 import ot
 
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
-from meanfield_pde.wasserstein.measure import Measure
+from tests.problems import sphere_densities
 
 # Atoms on each side, p, relative gap asked for, and whether POT (n x m memory) takes part.
 SMALL = [
@@ -32,29 +32,10 @@ SMALL = [
 LARGE = [(20000, 1, 1e-4, False), (20000, 2, 1e-4, False), (20000, 2, 1e-8, False)]
 
 
-def fibonacci_sphere(count: int) -> np.ndarray:
-    """Nearly uniform points on the sphere."""
-    k = np.arange(count) + 0.5
-    z = 1 - 2 * k / count
-    longitude = np.pi * (1 + 5**0.5) * k
-    radius = np.sqrt(1 - z * z)
-    return np.column_stack([radius * np.cos(longitude), radius * np.sin(longitude), z])
-
-
-def densities(count: int) -> tuple[Measure, Measure]:
-    """A mixture of two von Mises-Fisher densities and a single one, on rotated points."""
-    x = fibonacci_sphere(count)
-    rotation, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
-    y = x @ rotation
-    first = 0.7 * np.exp(3 * (x @ [0.98, 0, 0.2] - 1)) + 0.3 * np.exp(5 * (x @ [-0.7, 0.7, 0] - 1))
-    second = np.exp(4 * (y @ [0, 0.98, 0.2] - 1))
-    return Measure(x, first), Measure(y, second)
-
-
 def ours(count: int, p: int, rtol: float) -> tuple[float, float, WassersteinResult]:
     """Seconds, peak MB and the result."""
-    mu, nu = densities(count)
-    small = densities(600)
+    mu, nu = sphere_densities(count)
+    small = sphere_densities(600)
     wasserstein(*small, p)  # compiles, or loads what was compiled before
     started = time.perf_counter()
     result = wasserstein(mu, nu, p, rtol=rtol)
@@ -64,7 +45,7 @@ def ours(count: int, p: int, rtol: float) -> tuple[float, float, WassersteinResu
 
 def network_simplex(count: int, p: int) -> tuple[float, float, float]:
     """Seconds (with the cost matrix), peak MB and the distance."""
-    mu, nu = densities(count)
+    mu, nu = sphere_densities(count)
     started = time.perf_counter()
     squared = ot.dist(mu.points, nu.points, "sqeuclidean")
     costs = (2 * np.arcsin(np.minimum(1.0, 0.5 * np.sqrt(np.maximum(squared, 0.0))))) ** p

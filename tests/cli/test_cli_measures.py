@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Measure, read_result
-from tests.conftest import CIRCLE, SPHERE, Command, Main, Write
+from tests.conftest import Command, Main, Write
+from tests.problems import CIRCLE, SPHERE
 
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
 TURN = "[[0.0, -1.0], [1.0, 0.0]]"

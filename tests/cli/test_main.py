@@ -15,7 +15,8 @@ import pytest
 
 from meanfield_pde.mesh.files import read_surface, write_surface
 from meanfield_pde.mesh.surface import Surface, circle_surface
-from tests.conftest import CIRCLE, SPHERE, Command, Main, Write, environment
+from tests.conftest import Command, Main, Write, environment
+from tests.problems import CIRCLE, SPHERE
 
 IDENTITY = "[[1.0, 0.0], [0.0, 1.0]]"
 VALUE = "[[1.0, 0.2], [0.0, 0.3]]"

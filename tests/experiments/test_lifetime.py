@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
+from matplotlib.figure import Figure
 
 from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_case
 from meanfield_pde.experiments.lifetime import density_lifetime, switching_progress, token_lifetime
 from meanfield_pde.experiments.lifetimes import summarise_lifetimes
+from meanfield_pde.figures.lifetime import draw_lifetimes
 from meanfield_pde.results.tables import read_table, write_table
 from meanfield_pde.theory.fits import fit_or_none, linear_fit
-from tests.conftest import Command, Main, Write
-from tests.theory.test_phases import MIXTURE, limit_at
-from tests.theory.test_projection_limit import rotation
+from tests.conftest import Command, Main, Write, curves
+from tests.problems import MIXTURE, limit_at, metastable, rotation
 
 DEMO = Path(__file__).parents[2] / "demos/circle.toml"
 SMALL = ("cells = 800", "cells = 160")
@@ -47,7 +47,7 @@ def test_tables_read_back(tmp_path: Path) -> None:
 
 
 def test_the_lifetime_does_not_depend_on_the_mesh_nor_on_the_range_of_doubles() -> None:
-    attention = limit_at(80.0).attention
+    attention = metastable(80.0)
     coarse, fine, logs = (
         density_lifetime(attention, circle_mesh(cells), MIXTURE, until=13.0, log_masses=wide)
         for cells, wide in ((200, False), (400, False), (200, True))
@@ -59,7 +59,7 @@ def test_the_lifetime_does_not_depend_on_the_mesh_nor_on_the_range_of_doubles() 
 
 
 def test_a_lifetime_that_is_not_reached() -> None:
-    found = density_lifetime(limit_at(80.0).attention, circle_mesh(100), MIXTURE, until=5.0)
+    found = density_lifetime(metastable(80.0), circle_mesh(100), MIXTURE, until=5.0)
     assert found.lifetime is None
     assert found.until == 5.0
     assert found.angle > 0.3
@@ -67,7 +67,7 @@ def test_a_lifetime_that_is_not_reached() -> None:
 
 def test_tokens_leave_early_whatever_the_temperature() -> None:
     """200 tokens, far from the 38 of the density at beta = 320."""
-    found = [token_lifetime(limit_at(beta).attention, MIXTURE, 200, 0) for beta in (320.0, 640.0)]
+    found = [token_lifetime(metastable(beta), MIXTURE, 200, 0) for beta in (320.0, 640.0)]
     assert all(5 < one.lifetime < 9 for one in found)
     assert found[0].lifetime == pytest.approx(found[1].lifetime, rel=0.15)
     assert all(one.angle < 0.05 for one in found)
@@ -78,7 +78,7 @@ def test_lifetimes_grow_linearly_with_beta() -> None:
     """Measured over beta = 80 ... 640: within 2 % of the prediction."""
     betas = np.array([80.0, 160.0, 320.0])
     found = [
-        density_lifetime(limit_at(b).attention, circle_mesh(200), MIXTURE, until=0.15 * b + 5)
+        density_lifetime(metastable(b), circle_mesh(200), MIXTURE, until=0.15 * b + 5)
         for b in betas
     ]
     slope = linear_fit(betas, np.array([one.lifetime for one in found])).slope
@@ -102,7 +102,7 @@ def test_the_metastable_state_ends_where_the_tail_comes_from() -> None:
 @pytest.mark.parametrize(
     ("attention", "why"),
     [
-        (limit_at(math.inf).attention, "zero temperature"),
+        (metastable(math.inf), "zero temperature"),
         (Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.2]), 50.0), "same dominant eigenspace"),
         (Attention(np.eye(2), np.eye(2), np.array([[0.0, -1.0], [1.0, 0.0]]), 50.0), "complex"),
     ],
@@ -132,8 +132,54 @@ def test_the_laws_are_fitted(tmp_path: Path) -> None:
     assert summary["tokens"]["means"][0]["samples"] == 2
 
 
+def assert_figure_shows(figure: Figure, rows: list[dict]) -> None:
+    """Each lifetime of the density, its fit, and the slope that is predicted."""
+    found = [row for row in rows if row["kind"] == "density"]
+    lines = curves(figure)
+    beta, lifetime = lines["density"]
+    assert sorted(zip(beta, lifetime, strict=True)) == sorted(
+        (row["beta"], row["lifetime"]) for row in found
+    )
+    fit, predicted = (
+        next(line for label, line in lines.items() if label.startswith(name))
+        for name in ("fit, slope", "predicted, slope")
+    )
+    expected = np.polyfit(beta, lifetime, 1)
+    np.testing.assert_allclose(fit[1], np.polyval(expected, fit[0]))
+    case = read_case(DEMO)
+    slope = ProjectionLimit(case.attention).lifetime_per_beta
+    np.testing.assert_allclose(predicted[1], slope * predicted[0])
+    assert figure.axes[0].get_xlabel() == "inverse temperature β"
+
+
+def test_the_figure_of_tokens_has_each_sample_and_its_mean(
+    drawn: list[Figure], tmp_path: Path
+) -> None:
+    limit = limit_at(80.0)
+    rows = [
+        {"kind": "tokens", "beta": beta, "count": n, "seed": seed, "lifetime": seed + math.log(n)}
+        for beta in (80.0, 160.0)
+        for n in (100, 1000)
+        for seed in (1, 3)
+    ]
+    rows.append({"kind": "density", "beta": 80.0, "count": 100, "seed": None, "lifetime": 9.0})
+    draw_lifetimes(tmp_path, limit, rows)
+    (figure,) = drawn
+    lines = curves(figure, 1)
+    for beta in (80, 160):
+        count, mean = lines[f"tokens, β = {beta} (large: mean)"]
+        np.testing.assert_allclose(count, [100, 1000], rtol=0.05)  # moved apart a little
+        np.testing.assert_allclose(mean, 2 + np.log([100, 1000]))
+    samples = figure.axes[1].get_lines()[0].get_ydata()
+    assert sorted(samples) == pytest.approx(sorted(one["lifetime"] for one in rows[:4]))
+    count, line = lines["fit, slope 1.000 in log N"]
+    np.testing.assert_allclose(line, 2 + np.log(count))
+    count, line = lines[f"predicted slope 1/r = {1 / limit.tail_rate:.3f}"]
+    assert np.diff(line) / np.diff(np.log(count)) == pytest.approx(1 / limit.tail_rate)
+
+
 def test_the_command_measures_once(
-    command: Command, main: Main, write_case: Write, tmp_path: Path
+    command: Command, main: Main, drawn: list[Figure], write_case: Write, tmp_path: Path
 ) -> None:
     case = write_case(DEMO.read_text(), SMALL)
     out = tmp_path / "out"
@@ -146,12 +192,12 @@ def test_the_command_measures_once(
     assert len(rows) == 6
     summary = json.loads((out / "summary.json").read_text())
     assert summary["density"]["predicted_slope"] == pytest.approx(0.11283, rel=1e-4)
-    assert imread(out / "figures/lifetime.png").std() > 0.05
     # Again, with one more, on another number of ranks: only that is measured.
     code, err = main(*arguments[:3], 20, 30, 35, "--output", out)
     assert code == 0
     assert err.count("beta = ") == 1
     assert "beta = 35, 160 cells" in err
+    assert_figure_shows(drawn[-1], read_table(out / "lifetime.csv"))
 
 
 def test_what_was_given_up_is_measured_again_with_more_time(

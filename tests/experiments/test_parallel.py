@@ -14,7 +14,8 @@ from meanfield_pde import InputError, read_result
 from meanfield_pde.mesh.files import write_surface
 from meanfield_pde.mesh.surface import Surface, sphere_surface
 from meanfield_pde.support.ranks import on_root, shared_errors
-from tests.conftest import CIRCLE, SPHERE, Command, Write
+from tests.conftest import Command, Write
+from tests.problems import CIRCLE, SPHERE
 
 # All cases in one start of the program, which is most of the time.
 RUN_ALL = """

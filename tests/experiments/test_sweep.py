@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
+from matplotlib.figure import Figure
 from scipy.special import ive
 
 from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_result
@@ -24,7 +24,8 @@ from meanfield_pde.results.folder import Result
 from meanfield_pde.results.tables import read_table
 from meanfield_pde.theory.envelope import fit_envelope, temperature_scale
 from meanfield_pde.theory.laplace_principle import laplace_error
-from tests.conftest import CIRCLE, SPHERE, Command, Main, Write
+from tests.conftest import Command, Main, Write, curves
+from tests.problems import CIRCLE, SPHERE
 
 BETAS = (20.0, 80.0, 320.0)
 
@@ -120,7 +121,29 @@ def test_the_laplace_principle_of_a_uniform_density() -> None:
 SHORT = [("until = 5.0", "until = 2.0"), ("cells = 200", "cells = 60")]
 
 
-def test_the_command_runs_each_beta_once(main: Main, write_case: Write, tmp_path: Path) -> None:
+def assert_figures_show(figures: list[Figure], out: Path, summary: dict) -> None:
+    """The distances of each run, the rows of the table, and the errors of the Laplace principle."""
+    sweep, laws, laplace = figures
+    rows = read_table(out / "sweep.csv")
+    for panel, p in enumerate((1, 2)):
+        lines = curves(sweep, panel)
+        for beta in (20, 40):
+            history = read_result(out / f"beta-{beta}").history
+            np.testing.assert_array_equal(lines[f"β = {beta}"][0], history["time"])
+            np.testing.assert_array_equal(lines[f"β = {beta}"][1], history[f"w{p}_limit"])
+        assert "predicted rate" in lines
+        least = [(r["beta"], r["least_time"]) for r in rows if r["p"] == p and r["least_time"]]
+        drawn = curves(laws).get(f"$W_{p}$", ([], []))
+        assert list(zip(*drawn, strict=True)) == least
+    for row in summary["laplace"]:
+        scale, largest = curves(laplace)[f"largest, t = {row['time']:g}"]
+        at = np.isclose(scale, math.sqrt(math.log(row["beta"] + 1) / row["beta"]))
+        assert largest[at] == pytest.approx([row["largest"]])
+
+
+def test_the_command_runs_each_beta_once(
+    main: Main, drawn: list[Figure], write_case: Write, tmp_path: Path
+) -> None:
     case, out = write_case(CIRCLE, *SHORT), tmp_path / "out"
     arguments = ("sweep", case, "--beta", 40, 20, "--output", out)
     code, err = main(*arguments)
@@ -136,7 +159,8 @@ def test_the_command_runs_each_beta_once(main: Main, write_case: Write, tmp_path
     assert {row["beta"] for row in summary["laplace"]} == {20, 40}
     assert "w1_zero" in read_result(out / "beta-20").history
     for name in ("sweep", "laws", "laplace"):
-        assert imread(out / f"figures/{name}.png").std() > 0.05
+        assert (out / f"figures/{name}.png").is_file()
+    assert_figures_show(drawn[-3:], out, summary)
     # Stopped in the first run, after its last checkpoint: that is taken up, the other is not run.
     (out / "beta-20/summary.json").unlink()
     code, err = main(*arguments)

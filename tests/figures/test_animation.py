@@ -10,7 +10,8 @@ from PIL import Image
 
 from meanfield_pde import read_result
 from meanfield_pde.figures import animation
-from tests.conftest import CIRCLE, SPHERE, Main, Write
+from tests.conftest import Main, Write
+from tests.problems import CIRCLE, SPHERE
 
 
 @pytest.mark.parametrize("text", [CIRCLE, SPHERE], ids=["circle", "sphere"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from meanfield_pde import read_result
@@ -13,12 +14,14 @@ from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import distances as distance_figure
 from meanfield_pde.figures import mollweide
 from meanfield_pde.results.folder import Result
-from tests.conftest import CIRCLE, SPHERE, Main, Write
+from tests.conftest import Main, Write, curves
+from tests.problems import CIRCLE, SPHERE
 
 UPRIGHT = ("[[1.0, 0.2], [0.0, 0.3]]", "[[0.3, 0.0], [0.4, 1.0]]")
 
 
 def picture(path: Path) -> np.ndarray:
+    """A figure's file; what it shows is asked in `test_what_is_drawn`, and of the figure itself."""
     image = imread(path)
     assert image.std() > 0.05  # not empty
     return image
@@ -73,10 +76,21 @@ def test_circle_panels(times: int, panels: int, tmp_path: Path) -> None:
     picture(figures.save(figure, tmp_path / "figures/a.png"))
 
 
-def test_empty_cells_and_steep_densities(tmp_path: Path) -> None:
+def test_empty_cells_and_steep_densities(drawn: list[Figure], tmp_path: Path) -> None:
     result = circle_result(tmp_path, 40)
     result.masses[result.masses < 1e-30] = 0.0
+    assert (result.masses == 0).any()
     picture(figures.draw_density(result))
+    history, profile = drawn[-1].axes[:2]
+    (image,) = history.collections
+    shown = np.asarray(image.get_array())
+    assert shown.min() == image.norm.vmin > 0
+    assert image.norm.vmax / image.norm.vmin == pytest.approx(10**figures.DECADES, rel=1e-9)
+    lowest, highest = profile.get_ylim()
+    assert highest / lowest == pytest.approx(6 * 10**figures.PROFILE_DECADES)
+    last = profile.get_lines()[3].get_ydata()
+    order = np.argsort(np.arctan2(result.points[:, 1], result.points[:, 0]))
+    np.testing.assert_array_equal(np.isnan(last), result.masses[-1, order] == 0)
 
 
 def test_directions_are_marked_once(tmp_path: Path) -> None:
@@ -101,7 +115,11 @@ def test_a_plane_is_marked_as_a_great_circle(tmp_path: Path) -> None:
     assert mark.label == "± dominant eigenspace of A = VBᵀ and of V"
     assert mark.points.shape[0] > 100
     np.testing.assert_allclose(mark.points[:, 2], 0, atol=1e-12)
-    picture(figures.save(figures._draw_sphere(result), tmp_path / "figures/a.png"))
+    figure = figures._draw_sphere(result)
+    x, y = curves(figure)[mark.label]
+    np.testing.assert_allclose(y[np.isfinite(x)], 0, atol=1e-9)  # the equator, all around
+    assert np.nanmin(x) == pytest.approx(-2 * np.sqrt(2), rel=0.01)
+    assert np.nanmax(x) == pytest.approx(2 * np.sqrt(2), rel=0.01)
 
 
 @pytest.mark.parametrize(("times", "maps"), [(1, 1), (2, 2), (7, 6)])

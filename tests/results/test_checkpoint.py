@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from meanfield_pde import read_result
-from tests.conftest import CIRCLE, SPHERE, Command, Main, Write, environment
+from tests.conftest import Command, Main, Write, environment
+from tests.problems import CIRCLE, SPHERE
 
 OFTEN = "[output]\ncheckpoint_every = 5\n"
 LONG = (("until = 5.0", "until = 12.0"), ("cells = 200", "cells = 400"))

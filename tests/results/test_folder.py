@@ -20,7 +20,8 @@ from matplotlib.image import imread
 from meanfield_pde import InputError, read_result
 from meanfield_pde.case.text import same_case
 from meanfield_pde.results.folder import claim_folder
-from tests.conftest import CIRCLE, SPHERE, Main, Write, environment
+from tests.conftest import Main, Write, environment
+from tests.problems import CIRCLE, SPHERE
 
 TOP = {"case.toml", "history.csv", "density.h5", "fields", "checkpoint.h5", "figures"} | {
     "summary.json"

@@ -10,15 +10,11 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from scipy.special import ive, spherical_in
 
-from meanfield_pde import Attention, VonMises, circle_mesh, solve, sphere_mesh
+from meanfield_pde import Attention, circle_mesh, solve
 from meanfield_pde.experiments.summary import principal_axis
-from meanfield_pde.initial.von_mises import Component
 from meanfield_pde.mesh import geometry
-from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from tests import oracles
-
-MESHES = {2: circle_mesh, 3: sphere_mesh}
-SURFACES = {2: circle_surface, 3: sphere_surface}
+from tests.problems import MESHES, MIXTURE, SURFACES, metastable, rotation
 
 
 def harmonic(degree, points):
@@ -70,12 +66,6 @@ def exact_masses(surface, drift, density, time):
     vertices = geometry.normalised(surface.points @ expm(-drift * time).T)
     masses = geometry.integrate(density, vertices[surface.cells], length_scale=0.3)
     return masses / masses.sum()
-
-
-def rotation(angle, d):
-    matrix = np.eye(d)
-    matrix[:2, :2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
-    return matrix
 
 
 @pytest.mark.parametrize(("scheme", "order"), [("upwind", 0.95), ("muscl", 1.9)])
@@ -147,12 +137,6 @@ def test_moments_against_weighted_characteristics(d, cells, beta, tolerance):
     assert np.abs(found - expected).max() < tolerance
 
 
-# The drift A = V B^T is diagonal, with dominant eigenvector (1, 0); that of V is at 0.5 radians.
-VALUE = rotation(0.5, 2) @ np.diag([1.0, 0.3]) @ rotation(0.5, 2).T
-KEY_QUERY = np.linalg.solve(VALUE, np.diag([1.0, 0.2]))
-KEY_QUERY /= np.linalg.norm(KEY_QUERY, 2)
-
-
 def axis_angles(solution):
     """Angle in degrees of the principal axis at each saved time, in [-90, 90)."""
     axes = [principal_axis(solution.cells.points, masses)[0] for masses in solution.masses]
@@ -160,9 +144,7 @@ def axis_angles(solution):
 
 
 def long_run(beta, cells, until):
-    mixture = VonMises((Component(0.7, 3.0, (0.6, 0.8)), Component(0.3, 1.5, (-0.8, 0.6))))
-    attention = Attention(KEY_QUERY, np.eye(2), VALUE, beta)
-    return solve(attention, circle_mesh(cells), mixture, until=until, save_every=0.25)
+    return solve(metastable(beta), circle_mesh(cells), MIXTURE, until=until, save_every=0.25)
 
 
 def switching_time(solution):

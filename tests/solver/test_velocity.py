@@ -17,10 +17,8 @@ from meanfield_pde.attention.cell_sources import refinement_pays, three_points
 from meanfield_pde.attention.sum import softmax_mean
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.solver.velocity import MeanField, SharedSum
-
-SURFACES = {2: circle_surface, 3: sphere_surface}
+from tests.problems import SURFACES
 
 
 def head(d: int, beta: float) -> Attention:

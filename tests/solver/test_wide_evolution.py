@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, InputError, circle_mesh, solve, sphere_mesh
+from meanfield_pde import Attention, InputError, circle_mesh, solve
 from meanfield_pde.cli.petsc_options import petsc_options
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -19,10 +19,9 @@ from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.transport import SCHEMES, Transport
 from meanfield_pde.solver.velocity import MeanField
 from meanfield_pde.solver.wide_evolution import LogEvolution, doubles_run_out, log_of, split
-from tests.conftest import CIRCLE, SPHERE, Command, Main, Write
-from tests.theory.test_phases import KEY_QUERY, MIXTURE, VALUE
+from tests.conftest import Command, Main, Write
+from tests.problems import CIRCLE, KEY_QUERY, MESHES, MIXTURE, SPHERE, VALUE
 
-MESHES = {2: circle_mesh, 3: sphere_mesh}
 VALUES = {2: np.array([[1.0, 0.2], [0.0, 0.3]]), 3: np.diag([1.0, 0.4, 0.2]) + 0.1}
 
 

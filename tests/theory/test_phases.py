@@ -12,9 +12,6 @@ from matplotlib.figure import Figure
 
 from meanfield_pde import (
     Attention,
-    Component,
-    ProjectionLimit,
-    VonMises,
     circle_mesh,
     solve,
     sphere_mesh,
@@ -28,17 +25,8 @@ from meanfield_pde.theory.phases import (
     first_crossing,
     phases_of_history,
 )
-from tests.conftest import CIRCLE, Main, Write
-
-TURN = np.array([[math.cos(0.5), -math.sin(0.5)], [math.sin(0.5), math.cos(0.5)]])
-VALUE = TURN @ np.diag([1.0, 0.3]) @ TURN.T  # its dominant eigenvector is at 0.5 radians
-KEY_QUERY = np.linalg.solve(VALUE, np.diag([1.0, 0.2]))  # and that of A = V B^T at 0
-KEY_QUERY /= np.linalg.norm(KEY_QUERY, 2)
-MIXTURE = VonMises((Component(0.7, 3.0, (0.6, 0.8)), Component(0.3, 1.5, (-0.8, 0.6))))
-
-
-def limit_at(beta: float) -> ProjectionLimit:
-    return ProjectionLimit(Attention(KEY_QUERY, np.eye(2), VALUE, beta))
+from tests.conftest import Main, Write
+from tests.problems import CIRCLE, KEY_QUERY, MIXTURE, VALUE, limit_at, metastable
 
 
 def two_clusters(angle: np.ndarray, width: np.ndarray | float = 0.0) -> np.ndarray:
@@ -159,7 +147,7 @@ def test_no_phases_where_there_is_nothing_to_reach(
 
 
 def test_no_phases_without_a_prediction() -> None:
-    one = limit_at(20.0).attention
+    one = metastable(20.0)
     layers = Layers([one, one], 5.0)
     solution = solve(layers, circle_mesh(40), MIXTURE, until=6.0, save_every=1.0)
     assert "2 layers" in str(phases_of_history(solution.history, layers).concentration)
@@ -171,7 +159,7 @@ def test_all_phases_of_a_run_whatever_its_mesh() -> None:
     """The circle at beta = 80: times of 200 and 400 cells within 5 %."""
     found = []
     for cells in (200, 400):
-        attention = limit_at(80.0).attention
+        attention = metastable(80.0)
         solution = solve(attention, circle_mesh(cells), MIXTURE, until=17.0, save_every=0.25)
         found.append(phases_of_history(solution.history, attention))
     coarse, fine = found

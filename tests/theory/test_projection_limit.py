@@ -13,6 +13,7 @@ from meanfield_pde.attention.head import Attention
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import geodesic_distance, normalised
 from meanfield_pde.theory.projection_limit import ProjectionLimit
+from tests.problems import rotation
 
 
 def head(drift: np.ndarray, key_query: np.ndarray, beta: float = math.inf) -> Attention:
@@ -181,10 +182,6 @@ def test_decay_of_the_distance_to_the_limit(k: int, slow: float, p: int) -> None
     path = solve_ivp(slope, (0, times[1]), start, t_eval=times, rtol=1e-9, atol=1e-9)
     early, late = ((mass @ np.arctan(np.exp(u)) ** p) ** (1 / p) for u in path.y.T)
     assert np.log(early / late) / 5 == pytest.approx(limit.decay_rate(p), rel=0.05)
-
-
-def rotation(angle: float) -> np.ndarray:
-    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
 def test_lifetime_of_the_case_on_the_circle() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from meanfield_pde.wasserstein import wasserstein
 from meanfield_pde.wasserstein.measure import Measure
-from tests.benchmarks.wasserstein import densities
+from tests.problems import sphere_densities
 
 KINDS = ["random", "concentrated", "near-equal", "clustered", "token cloud"]
 
@@ -71,7 +71,7 @@ def test_fuzz(kind: str, dimension: int, p: int, cost: str) -> None:
 @pytest.mark.parametrize("sharpness", [0, 300])
 def test_several_levels(sharpness: float, cost: str, p: int) -> None:
     """Densities on the sphere, the sharp ones with masses down to 1e-260."""
-    mu, nu = densities(700)
+    mu, nu = sphere_densities(700)
     mu = Measure(mu.points, mu.masses * np.exp(sharpness * (mu.points[:, 0] - 1)))
     truth, error = network_simplex(mu, nu, p, cost)
     result = wasserstein(mu, nu, p, cost)
@@ -86,7 +86,7 @@ def test_several_levels(sharpness: float, cost: str, p: int) -> None:
 @pytest.mark.parametrize("p", [1, 2])
 def test_large(p: int) -> None:
     """2,500 x 2,500 on the sphere."""
-    mu, nu = densities(2500)
+    mu, nu = sphere_densities(2500)
     truth, error = network_simplex(mu, nu, p, "geodesic")
     result = wasserstein(mu, nu, p, rtol=1e-8)
     assert result.status == "optimal"

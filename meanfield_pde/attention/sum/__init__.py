@@ -22,7 +22,7 @@ The expansion (`low_rank`, with its loops in `harmonics`) is for short scores, w
 skipped. A mean is accepted if its Z is large enough for the bound on the error to hold; the others
 are left to tiles. `cost_model` chooses between the two, `summation` puts it all together.
 
-This package knows nothing of ranks: `mean_field.SharedSum` deals tiles and groups out to them.
+This package knows nothing of ranks: `solver.velocity.SharedSum` deals tiles and groups out to them.
 """
 
 from meanfield_pde.attention.sum.sources import Sources, Targets

@@ -155,7 +155,7 @@ def sums(scores, tiles, fields, first, second, start, offset, dimension):  # typ
                 f, s, g, t = first[term], second[term], first[after], second[after]
                 k = m + term - offset[m]
                 above = k + after - term
-                idle = 1.0 if after > term else 0.0
+                active = 1.0 if after > term else 0.0
                 q, p = fields[term], fields[after]
                 for i in range(_LANES):
                     here = f * z[i] * one[i] - s * two[i]
@@ -163,7 +163,7 @@ def sums(scores, tiles, fields, first, second, start, offset, dimension):  # typ
                     two[i] = here
                     one[i] = there
                     here *= weight[k, i]
-                    there *= weight[above, i] * idle
+                    there *= weight[above, i] * active
                     part[0, i] += here * q[0] + there * p[0]
                     part[1, i] += here * q[1] + there * p[1]
                     part[2, i] += here * q[2] + there * p[2]

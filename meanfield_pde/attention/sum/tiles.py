@@ -14,7 +14,7 @@ from meanfield_pde.attention.sum.tree import BRANCH, LEAF, NODE, TILE
 
 NO_MASS = -1e290  # log of a mass of zero: finite, so that no inf - inf arises in vector code
 # Exponents above this are never handed to the vector exponential: such leaves take the safe path.
-LARGEST_EXPONENT = 600.0
+SAFE_EXPONENT = 600.0
 LOG2_E = 1.4426950408889634
 # Fused operations are allowed; signs of zero and infinities do not matter here. Reassociation is
 # not: what numba compiles in a first run would round otherwise than what it finds in its cache.
@@ -173,7 +173,7 @@ def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
         for leaf in leaves[:found]:
             start = leaf * LEAF
             if _reaches(
-                a, b, c, reference, leaf_box[leaf], leaf_log_mass[leaf], LARGEST_EXPONENT
+                a, b, c, reference, leaf_box[leaf], leaf_log_mass[leaf], SAFE_EXPONENT
             ):  # only for very long w: move the reference
                 before = reference.copy()
                 stop = start + LEAF

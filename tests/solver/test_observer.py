@@ -1,0 +1,81 @@
+"""Observers: what they are called for, in which order, and what they see."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from meanfield_pde import Attention, Observer, circle_mesh, solve
+
+ATTENTION = Attention(np.eye(2), np.eye(2), np.array([[1.0, 0.2], [0.0, 0.3]]), 10.0)
+
+
+class Recorder(Observer):
+    """Writes down each call, with the time and the step at which it comes."""
+
+    def __init__(self, fails_at=None):
+        self.calls = []
+        self.fails_at = fails_at
+        for name in ("started", "stepped", "saved", "finished"):
+            setattr(self, name, partial(self.note, name))
+
+    def note(self, name, simulation):
+        """One call."""
+        self.calls.append((name, simulation.evolution.time, simulation.evolution.step))
+        if len(self.calls) == self.fails_at:
+            raise RuntimeError("an observer that fails")
+
+
+def run(*observers):
+    return solve(
+        ATTENTION,
+        circle_mesh(60),
+        "1 + 0.5*x",
+        until=1.0,
+        save_at=[0.5],
+        observers=observers,
+    )
+
+
+def test_an_observer_is_called_at_the_start_each_step_each_saved_time_and_the_end():
+    recorder = Recorder()
+    solution = run(recorder)
+    names = [name for name, _, _ in recorder.calls]
+    assert names[0] == "started"
+    assert names[-1] == "finished"
+    assert names.count("started") == names.count("finished") == 1
+    steps = [step for name, _, step in recorder.calls if name == "stepped"]
+    assert steps == list(range(1, solution.steps + 1))
+    saved = [(time, step) for name, time, step in recorder.calls if name == "saved"]
+    assert [time for time, _ in saved] == solution.times.tolist() == [0.0, 0.5, 1.0]
+    assert [step for _, step in saved] == solution.history["step"].tolist()
+    times = [time for _, time, _ in recorder.calls]
+    assert times == sorted(times)
+    assert recorder.calls[0][1:] == (0.0, 0)
+    assert recorder.calls[-1][1:] == (1.0, solution.steps)
+
+
+def test_observers_change_nothing_and_are_called_one_after_the_other():
+    order = []
+
+    class Named(Observer):
+        def __init__(self, name):
+            self.name = name
+
+        def saved(self, simulation):
+            order.append(self.name)
+
+    watched = run(Named("first"), Observer(), Named("second"))
+    assert order == ["first", "second"] * 3
+    np.testing.assert_array_equal(watched.masses, run().masses)
+
+
+@pytest.mark.parametrize("call", [2, 5])
+def test_observers_are_told_of_the_end_of_a_run_that_fails(call):
+    failing, other = Recorder(fails_at=call), Recorder()
+    with pytest.raises(RuntimeError, match="an observer that fails"):
+        run(failing, other)
+    assert failing.calls[-1][0] == other.calls[-1][0] == "finished"
+    assert other.calls[-1][1] < 1.0
