@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from meanfield_pde import (
     circle_mesh,
     sphere_mesh,
 )
+from meanfield_pde.case.file import attention_of, parse
+from meanfield_pde.history.history import History
+from meanfield_pde.history.store import MemoryStore
+from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -156,3 +161,11 @@ MEASURES: list[Callable[[np.random.Generator, int, int], WeightedPoints]] = [
     all_mass_in_one_point,
     inside_the_ball,
 ]
+
+
+def made_up(text: str, cells: Cells, times: np.ndarray, masses: np.ndarray) -> History:
+    """A history of given densities, with the attention of a case text and no columns."""
+    store = MemoryStore()
+    for time, one in zip(times, masses, strict=True):
+        store.append(float(time), {"masses": one})
+    return History(attention_of(parse(text)["attention"], Path()), cells, store, {})

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse
 import scipy.spatial
 
 from meanfield_pde.mesh import geometry
-
-if TYPE_CHECKING:  # which makes its operator here
-    from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 # Vertices that enter the mean along an edge: on a regular mesh its ends and all next to them.
 _STENCIL = 10
@@ -22,7 +19,18 @@ _LARGEST_WEIGHTS = 3.0
 _CHUNK = 8192  # facets whose weights are computed at once
 
 
-def facet_mean_operator(volumes: FiniteVolumes) -> scipy.sparse.csr_array:
+class Facets(Protocol):
+    """The facets of this rank, and the vertices of the whole mesh; see `FiniteVolumes`."""
+
+    dimension: int
+    vertices: np.ndarray
+    facet_vertices: np.ndarray
+    facet_midpoint: np.ndarray
+    facet_length: np.ndarray
+    facet_conormal: np.ndarray
+
+
+def facet_mean_operator(mesh: Facets) -> scipy.sparse.csr_array:
     """The matrix that takes values at all vertices to their means along this rank's facets.
 
     On the sphere the mean of the two ends has an error of length^2 / 12 times the second
@@ -30,18 +38,18 @@ def facet_mean_operator(volumes: FiniteVolumes) -> scipy.sparse.csr_array:
     vertices are the least change of (1/2, 1/2) that is exact for all polynomials of degree 2 in
     the tangent plane: C w = r with rows of C the monomials, w = w_0 + C^+ (r - C w_0).
     """
-    ends = volumes.facet_vertices
-    facets, vertices = len(ends), len(volumes.vertices)
-    if volumes.dimension == 2:
+    ends = mesh.facet_vertices
+    facets, vertices = len(ends), len(mesh.vertices)
+    if mesh.dimension == 2:
         one = np.ones(facets)
         return scipy.sparse.csr_array((one, (np.arange(facets), ends[:, 0])), (facets, vertices))
     size = min(_STENCIL + _SPARE, vertices)
-    tree = scipy.spatial.cKDTree(volumes.vertices)
+    tree = scipy.spatial.cKDTree(mesh.vertices)
     near = np.empty((facets, size), dtype=np.int64)
     weights = np.empty((facets, size))
     for start in range(0, facets, _CHUNK):
         part = slice(start, start + _CHUNK)
-        near[part], weights[part] = _stencils(volumes, tree, part, size)
+        near[part], weights[part] = _stencils(mesh, tree, part, size)
     row = np.repeat(np.arange(facets), size)
     means = scipy.sparse.csr_array((weights.ravel(), (row, near.ravel())), (facets, vertices))
     means.eliminate_zeros()
@@ -49,20 +57,20 @@ def facet_mean_operator(volumes: FiniteVolumes) -> scipy.sparse.csr_array:
 
 
 def _stencils(
-    volumes: FiniteVolumes, tree: scipy.spatial.cKDTree, part: slice, size: int
+    mesh: Facets, tree: scipy.spatial.cKDTree, part: slice, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The vertices next to some facets, and their weights."""
-    ends = volumes.facet_vertices[part]
-    distance, near = tree.query(volumes.facet_midpoint[part], k=size)
+    ends = mesh.facet_vertices[part]
+    distance, near = tree.query(mesh.facet_midpoint[part], k=size)
     # All vertices as far away as the last one belong in, or none would: which of them comes first
     # is a matter of their numbers.
     last = distance[:, min(_STENCIL, size) - 1]
     inside = distance <= last[:, None] * (1 + _TIE)
     at_end = (near[:, :, None] == ends[:, None, :]).any(axis=2)
-    middle = volumes.facet_midpoint[part, None]
-    length = volumes.facet_length[part, None]
-    conormal = volumes.facet_conormal[part, None]
-    arrow = geometry.tangent_vector(middle, volumes.vertices[near])
+    middle = mesh.facet_midpoint[part, None]
+    length = mesh.facet_length[part, None]
+    conormal = mesh.facet_conormal[part, None]
+    arrow = geometry.tangent_vector(middle, mesh.vertices[near])
     across = (arrow * conormal).sum(axis=2) / length
     along = (arrow * np.cross(conormal, middle)).sum(axis=2) / length
     monomials = np.stack(

@@ -75,7 +75,7 @@ def read_result(directory: str | Path) -> Result:
     # A run that was stopped may have saved one density more than rows of the history, and an
     # earlier version several rows more than densities.
     saved = min(len(store), *map(len, columns.values()))
-    if saved < len(store) - 1:
+    if saved < len(store) - 1 or not saved:
         raise InputError(f"{folder / HISTORY}: has fewer rows than {DENSITY} has times")
     del store.times[saved:]
     text = _case_text(folder)

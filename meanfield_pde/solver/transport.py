@@ -44,8 +44,8 @@ class Scheme:
 
 
 SCHEMES = {
-    "upwind": Scheme("upwind", positive=1.0, accurate=0.9),
     "muscl": Scheme("muscl", positive=math.exp(-STEEPEST), accurate=0.3),
+    "upwind": Scheme("upwind", positive=1.0, accurate=0.9),
 }
 
 

@@ -15,6 +15,7 @@ from meanfield_pde.experiments.lifetime import density_lifetime, switching_progr
 from meanfield_pde.experiments.lifetimes import summarise_lifetimes
 from meanfield_pde.figures.lifetime import draw_lifetimes
 from meanfield_pde.results.tables import read_table, write_table
+from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.theory.fits import fit_or_none, linear_fit
 from tests.conftest import Command, Main, Write, curves
 from tests.problems import MIXTURE, limit_at, metastable, rotation
@@ -49,8 +50,10 @@ def test_tables_read_back(tmp_path: Path) -> None:
 def test_the_lifetime_does_not_depend_on_the_mesh_nor_on_the_range_of_doubles() -> None:
     attention = metastable(80.0)
     coarse, fine, logs = (
-        density_lifetime(attention, circle_mesh(cells), MIXTURE, until=13.0, log_masses=wide)
-        for cells, wide in ((200, False), (400, False), (200, True))
+        density_lifetime(
+            attention, circle_mesh(cells), MIXTURE, until=13.0, settings=SolverCase(log_masses=wide)
+        )
+        for cells, wide in ((200, "off"), (400, "off"), (200, "on"))
     )
     assert coarse.lifetime == pytest.approx(fine.lifetime, rel=0.05)
     assert fine.lifetime == pytest.approx(11.1, rel=0.03)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,14 @@ from meanfield_pde.experiments.sweep_analysis import (
     rows_of_run,
     summarise_sweep,
 )
+from meanfield_pde.history.history import History
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.results.folder import Result
 from meanfield_pde.results.tables import read_table
 from meanfield_pde.theory.envelope import fit_envelope, temperature_scale
 from meanfield_pde.theory.laplace_principle import laplace_error
 from tests.conftest import Command, Main, Write, curves
-from tests.problems import CIRCLE, SPHERE
+from tests.problems import CIRCLE, SPHERE, made_up
 
 BETAS = (20.0, 80.0, 320.0)
 
@@ -34,23 +35,15 @@ def bound(times: np.ndarray, beta: float) -> np.ndarray:
     return 0.2 * temperature_scale(beta) * np.exp(0.3 * times) + 0.9 * np.exp(-times)
 
 
-def made_up(beta: float) -> Result:
+def obeying(beta: float) -> History:
     """A run whose distances obey the theorem with equality; its density is uniform."""
     cells = Cells.of(FiniteVolumes(circle_mesh(60)))
     times = np.linspace(0, 12, 241)
     distance = bound(times, beta)
     history = {"w1_limit": distance, "w1_limit_high": distance, "bar_limit": 0 * times}
-    return Result(
-        directory=Path(),
-        case=CIRCLE.replace("40.0", str(beta)),
-        points=cells.points,
-        volumes=cells.volumes,
-        spread=cells.spread,
-        vertices=cells.vertices,
-        times=times,
-        masses=np.tile(cells.volumes / (2 * np.pi), (len(times), 1)),
-        history=history,
-    )
+    masses = np.tile(cells.volumes / (2 * np.pi), (len(times), 1))
+    run = made_up(CIRCLE.replace("40.0", str(beta)), cells, times, masses)
+    return replace(run, history=history)
 
 
 def test_the_envelope_of_what_obeys_it_is_itself() -> None:
@@ -93,7 +86,7 @@ def test_early_rate() -> None:
 
 def test_the_laws_of_a_made_up_sweep() -> None:
     """t* and least distance in closed form: C C1 s e^{Ct} = c C2 e^{-ct}."""
-    runs = [made_up(beta) for beta in BETAS]
+    runs = [obeying(beta) for beta in BETAS]
     limit = ProjectionLimit(runs[0].attention)
     rows = [row for run in runs for row in rows_of_run(run, limit)]
     for row in rows:

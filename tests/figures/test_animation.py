@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from meanfield_pde import read_result
+from meanfield_pde import ProjectionLimit, read_result
 from meanfield_pde.figures import animation
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, SPHERE
@@ -31,9 +31,9 @@ def test_an_animation_moves(text: str, main: Main, write_case: Write, tmp_path: 
             frames.append(np.asarray(gif.convert("L"), dtype=float))
     assert min(frame.std() for frame in frames) > 5
     assert np.abs(frames[2] - frames[0]).max() > 50
-    figure, update = (animation.circle_frames if text is CIRCLE else animation.sphere_frames)(
-        read_result(out)
-    )
+    draw = animation.circle_frames if text is CIRCLE else animation.sphere_frames
+    result = read_result(out)
+    figure, update = draw(result, ProjectionLimit(result.attention))
     update(1)
     assert figure.axes[0].get_title() == "t = 1"
     assert figure.axes[0].get_xlabel() == (

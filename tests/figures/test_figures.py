@@ -9,13 +9,15 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from meanfield_pde import read_result
+from meanfield_pde import ProjectionLimit, read_result
 from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import distances as distance_figure
 from meanfield_pde.figures import mollweide
-from meanfield_pde.results.folder import Result
+from meanfield_pde.history.history import History
+from meanfield_pde.mesh.cells import Cells
+from meanfield_pde.theory.phases import find_phases
 from tests.conftest import Main, Write, curves
-from tests.problems import CIRCLE, SPHERE
+from tests.problems import CIRCLE, SPHERE, made_up
 
 UPRIGHT = ("[[1.0, 0.2], [0.0, 0.3]]", "[[0.3, 0.0], [0.4, 1.0]]")
 
@@ -45,42 +47,50 @@ def test_run_draws_and_plot_draws_again(
     np.testing.assert_array_equal(picture(out / "figures/density.png"), drawn)
 
 
-def some_result(tmp_path: Path, text: str, points: np.ndarray, masses: np.ndarray) -> Result:
-    cells = len(points)
-    return Result(
-        directory=tmp_path,
-        case=text,
+def some_history(text: str, points: np.ndarray, masses: np.ndarray) -> History:
+    cells = Cells(
         points=points,
-        volumes=np.full(cells, 2 * np.pi * (points.shape[1] - 1) / cells),
-        spread=np.zeros(cells),
+        volumes=np.full(len(points), 2 * np.pi * (points.shape[1] - 1) / len(points)),
+        spread=np.zeros(len(points)),
         vertices=np.repeat(points[:, None], points.shape[1], axis=1),
-        times=np.arange(len(masses), dtype=float),
-        masses=masses,
-        history={},
     )
+    return made_up(text, cells, np.arange(len(masses)), masses)
 
 
-def circle_result(tmp_path: Path, times: int, text: str = CIRCLE) -> Result:
+def projection_of(history: History) -> ProjectionLimit:
+    return ProjectionLimit(history.attention)
+
+
+def draw(history: History) -> Figure:
+    make = figures._draw_circle if history.dimension == 2 else figures._draw_sphere
+    return make(history, projection_of(history))
+
+
+def marks_of(history: History) -> list[figures.Mark]:
+    return figures.marks(history, projection_of(history))
+
+
+def circle_history(times: int, text: str = CIRCLE, smallest: float = 0.0) -> History:
     angle = np.linspace(-np.pi, np.pi, 40, endpoint=False) + 0.01
     points = np.column_stack([np.cos(angle), np.sin(angle)])
     masses = np.exp(np.arange(times)[:, None] * 9 * np.cos(angle))
-    return some_result(tmp_path, text, points, masses / masses.sum(axis=1, keepdims=True))
+    masses /= masses.sum(axis=1, keepdims=True)
+    return some_history(text, points, np.where(masses < smallest, 0.0, masses))
 
 
 @pytest.mark.parametrize(("times", "panels"), [(1, 1), (2, 1), (4, 2), (30, 2)])
 def test_circle_panels(times: int, panels: int, tmp_path: Path) -> None:
     """A heat map only where there are times enough for one."""
-    figure = figures._draw_circle(circle_result(tmp_path, times))
+    figure = draw(circle_history(times))
     plots = [axes for axes in figure.axes if axes.get_xlabel()]
     assert len(plots) == panels
     picture(figures.save(figure, tmp_path / "figures/a.png"))
 
 
 def test_empty_cells_and_steep_densities(drawn: list[Figure], tmp_path: Path) -> None:
-    result = circle_result(tmp_path, 40)
-    result.masses[result.masses < 1e-30] = 0.0
+    result = circle_history(40, smallest=1e-30)
     assert (result.masses == 0).any()
-    picture(figures.draw_density(result))
+    picture(figures.draw_density(tmp_path, result, projection_of(result)))
     history, profile = drawn[-1].axes[:2]
     (image,) = history.collections
     shown = np.asarray(image.get_array())
@@ -95,10 +105,10 @@ def test_empty_cells_and_steep_densities(drawn: list[Figure], tmp_path: Path) ->
 
 def test_directions_are_marked_once(tmp_path: Path) -> None:
     """A = V here; the two directions differ where B is no multiple of I."""
-    labels = [mark.label for mark in figures.marks(circle_result(tmp_path, 1))]
+    labels = [mark.label for mark in marks_of(circle_history(1))]
     assert labels == ["± dominant eigenvector of A = VBᵀ and of V"]
     other = CIRCLE.replace("query = [[1.0, 0.0], [0.0, 1.0]]", "query = [[1.0, 0.5], [0.0, 1.0]]")
-    marks = figures.marks(circle_result(tmp_path, 1, other.replace(*UPRIGHT)))
+    marks = marks_of(circle_history(1, other.replace(*UPRIGHT)))
     assert [mark.label for mark in marks] == [
         "± dominant eigenvector of A = VBᵀ",
         "± dominant eigenvector of V",
@@ -110,12 +120,12 @@ def test_a_plane_is_marked_as_a_great_circle(tmp_path: Path) -> None:
     one = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     plane = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.2]]
     text = f"[attention]\nquery = {one}\nkey = {one}\nvalue = {plane}\nbeta = 5.0\n"
-    result = some_result(tmp_path, text, np.eye(3), np.array([[1.0, 2.0, 3.0]]))
-    (mark,) = figures.marks(result)
+    result = some_history(text, np.eye(3), np.array([[1.0, 2.0, 3.0]]))
+    (mark,) = marks_of(result)
     assert mark.label == "± dominant eigenspace of A = VBᵀ and of V"
     assert mark.points.shape[0] > 100
     np.testing.assert_allclose(mark.points[:, 2], 0, atol=1e-12)
-    figure = figures._draw_sphere(result)
+    figure = draw(result)
     x, y = curves(figure)[mark.label]
     np.testing.assert_allclose(y[np.isfinite(x)], 0, atol=1e-9)  # the equator, all around
     assert np.nanmin(x) == pytest.approx(-2 * np.sqrt(2), rel=0.01)
@@ -129,7 +139,7 @@ def test_sphere_maps(times: int, maps: int, tmp_path: Path) -> None:
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     masses = np.exp(np.arange(times)[:, None] * 3 * points[:, 2])
     text = SPHERE.replace("40.0", '"inf"')
-    figure = figures._draw_sphere(some_result(tmp_path, text, points, masses))
+    figure = draw(some_history(text, points, masses))
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
     assert len(titles) == maps
     assert titles[0] == "t = 0"
@@ -165,4 +175,7 @@ def test_distances_are_drawn_with_their_rates(
     assert result.limit is not None
     assert result.zero_masses is not None
     assert result.zero_masses.shape == result.masses.shape
-    assert distance_figure.draw_distances(circle_result(tmp_path, 3)) is None
+    other = circle_history(3)
+    projection = projection_of(other)
+    obstacle = find_phases(np.zeros(1), np.eye(2)[None] / 2, projection)
+    assert distance_figure.draw_distances(tmp_path, other, projection, obstacle) is None

@@ -19,6 +19,7 @@ from matplotlib.image import imread
 
 from meanfield_pde import InputError, read_result
 from meanfield_pde.case.text import same_case
+from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.results.folder import claim_folder
 from tests.conftest import Main, Write, environment
 from tests.problems import CIRCLE, SPHERE
@@ -267,8 +268,7 @@ def assert_readable(folder: Path) -> int:
         match path.suffix:
             case ".h5":
                 with h5py.File(path) as file:
-                    for name in file:
-                        file[name][()]
+                    file.visititems(lambda _, one: isinstance(one, h5py.Group) or one[()])
             case ".csv":
                 with path.open(newline="") as lines:
                     assert len({len(row) for row in csv.reader(lines)}) == 1
@@ -283,6 +283,8 @@ def assert_readable(folder: Path) -> int:
                     assert (path.parent / entry.attrib["file"]).exists()
             case ".png":
                 imread(path)
+            case ".journal":
+                assert len(FileStore.open(path.with_suffix(".h5")).all()) > 0
             case _:
                 pytest.fail(f"unexpected file {path}")
     return count

@@ -11,13 +11,15 @@ import h5py
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, InputError, circle_mesh, solve
+from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, solve
 from meanfield_pde.cli.petsc_options import petsc_options
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.build import build_evolution
+from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.transport import SCHEMES, Transport
-from meanfield_pde.solver.velocity import MeanField
+from meanfield_pde.solver.settings import SolverCase
+from meanfield_pde.solver.transport import SCHEMES
 from meanfield_pde.solver.wide_evolution import LogEvolution, doubles_run_out, log_of, split
 from tests.conftest import Command, Main, Write
 from tests.problems import CIRCLE, KEY_QUERY, MESHES, MIXTURE, SPHERE, VALUE
@@ -28,11 +30,10 @@ VALUES = {2: np.array([[1.0, 0.2], [0.0, 0.3]]), 3: np.diag([1.0, 0.4, 0.2]) + 0
 def evolutions(d: int, cells: int, beta: float, scheme: str) -> list[Evolution]:
     volumes = FiniteVolumes(MESHES[d](cells))
     attention = Attention(np.eye(d), np.eye(d), VALUES[d], beta)
-    transport = Transport(volumes, SCHEMES[scheme])
     masses = cell_masses("1 + 0.5*x + 0.3*x*y", volumes)
     return [
-        kind(MeanField(attention, volumes, 1e-12), transport, masses)
-        for kind in (Evolution, LogEvolution)
+        build_evolution(Equation(attention, volumes, SolverCase(scheme, 1e-12, wide)), masses)
+        for wide in ("off", "on")
     ]
 
 
@@ -55,9 +56,8 @@ def test_tails_decay_at_the_right_rate_far_below_the_smallest_double() -> None:
     """Q = K = I, V = diag(1, 0.2): at (0, 1) the density falls as exp(-0.8 t), to 1e-700."""
     volumes = FiniteVolumes(circle_mesh(200))
     attention = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.2]), math.inf)
-    transport = Transport(volumes, SCHEMES["muscl"])
     masses = cell_masses("1 + 0*x", volumes)
-    evolution = LogEvolution(MeanField(attention, volumes, 1e-10), transport, masses)
+    evolution = LogEvolution(Equation(attention, volumes, SolverCase()), masses)
     at_repeller = np.argmin(np.abs(volumes.centre[:, 0]))
     evolution.advance(1000.0)
     before = evolution.log_masses[at_repeller]
@@ -73,23 +73,26 @@ def test_tails_decay_at_the_right_rate_far_below_the_smallest_double() -> None:
 def test_a_step_that_is_too_long_is_taken_back() -> None:
     doubles, logs = evolutions(2, 200, 30.0, "muscl")
     for evolution in (doubles, logs):
-        before = evolution.state.copy()
+        before = evolution.state.gather()
         assert not evolution._attempt(50.0)
         if evolution is logs:
-            np.testing.assert_array_equal(evolution.state, before)
+            for name, values in evolution.state.gather().items():
+                np.testing.assert_array_equal(values, before[name])
 
 
 def test_a_state_is_restored_bit_for_bit() -> None:
     _, logs = evolutions(2, 100, math.inf, "muscl")
     logs.advance(3.0)
-    state, step = logs.state.copy(), logs.step
+    state, step = logs.state.gather(), logs.step
+    assert set(state) == {"masses", "mantissa", "exponent"}
     logs.advance(5.0)
-    expected = logs.state.copy()
+    expected = logs.state.gather()
     logs.restore(state, time=3.0, step=step)
     logs.advance(5.0)
-    np.testing.assert_array_equal(logs.state, expected)
-    logs.restore(np.full(100, 0.01), time=0.0, step=0)
-    np.testing.assert_allclose(logs.log_masses, math.log(0.01), rtol=1e-15)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(logs.state.gather([name])[name], values)
+    with pytest.raises(InputError, match="the state needs exponent, mantissa, masses, got masses"):
+        logs.restore({"masses": np.full(100, 0.01)}, time=0.0, step=0)
 
 
 def test_mantissas_and_exponents() -> None:
@@ -107,12 +110,13 @@ def test_it_is_chosen_where_the_tail_is_predicted_to_run_out(
     caplog.set_level(logging.INFO, "meanfield_pde")
     for beta, expected in ((0.0, False), (4000.0, False), (4500.0, True), (math.inf, False)):
         attention = Attention(KEY_QUERY, np.eye(2), VALUE, beta)
-        assert doubles_run_out(attention) is expected
+        assert doubles_run_out(ProjectionLimit(attention)) is expected
         caplog.clear()
         solve(attention, circle_mesh(50), MIXTURE, until=0.01)
         assert ("log masses" in caplog.text) is expected
     rotation = np.array([[0.0, -1.0], [1.0, 0.0]])
-    assert not doubles_run_out(Attention(np.eye(2), np.eye(2), rotation, 1e5))
+    turning = Attention(np.eye(2), np.eye(2), rotation, 1e5)
+    assert not doubles_run_out(ProjectionLimit(turning))
 
 
 def test_it_needs_the_default_method() -> None:
@@ -157,14 +161,15 @@ def test_one_and_two_ranks_agree_and_resume(
             folder = tmp_path / f"ranks{ranks}" / case.name
             assert json.loads((folder / "summary.json").read_text())["log_masses"] is True
             with h5py.File(folder / "checkpoint.h5") as file:
-                mantissa, exponent = file["state"][()].T
-            masses.append(log_of(mantissa, exponent))
+                state = file["state"]
+                masses.append(log_of(state["mantissa"][()], state["exponent"][()]))
         np.testing.assert_allclose(masses[1], masses[0], rtol=0, atol=1e-12)
     whole, parts = tmp_path / "ranks1/circle.toml", tmp_path / "parts"
     assert main("run", cases[0], "--until", 2, "--quiet", "--output", parts) == (0, "")
     assert main("run", cases[0], "--resume", "--quiet", "--output", parts) == (0, "")
     with h5py.File(whole / "checkpoint.h5") as one, h5py.File(parts / "checkpoint.h5") as other:
-        np.testing.assert_array_equal(other["state"][()], one["state"][()])
+        for name in ("masses", "mantissa", "exponent"):
+            np.testing.assert_array_equal(other["state"][name][()], one["state"][name][()])
 
 
 def test_wrong_option(main: Main, write_case: Write) -> None:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from meanfield_pde import (
     Attention,
+    ProjectionLimit,
     circle_mesh,
     solve,
     sphere_mesh,
@@ -121,7 +122,7 @@ def test_stable_states_only_concentrate(matrices: tuple, beta: float, mesh: obje
     initial = MIXTURE if d == 2 else "1 + 0.5*x*y + 0.4*z - 0.3*x"
     attention = Attention(*matrices, beta)
     solution = solve(attention, mesh, initial, until=20.0, save_every=0.5)
-    found = phases_of_history(solution.history, attention)
+    found = phases_of_history(solution.history, ProjectionLimit(attention))
     assert reached(found) == ["concentration"]
     assert "stable" in str(found.metastable)
 
@@ -141,7 +142,7 @@ def test_no_phases_where_there_is_nothing_to_reach(
     query = np.eye(2) if why == "no limit" else KEY_QUERY
     attention = Attention(query, np.eye(2), value, beta)
     solution = solve(attention, circle_mesh(100), MIXTURE, until=10.0, save_every=1.0)
-    found = phases_of_history(solution.history, attention)
+    found = phases_of_history(solution.history, ProjectionLimit(attention))
     assert reached(found) == []
     assert all(why in str(phase) for phase in found)
 
@@ -150,8 +151,10 @@ def test_no_phases_without_a_prediction() -> None:
     one = metastable(20.0)
     layers = Layers([one, one], 5.0)
     solution = solve(layers, circle_mesh(40), MIXTURE, until=6.0, save_every=1.0)
-    assert "2 layers" in str(phases_of_history(solution.history, layers).concentration)
-    found = phases_of_history(solution.history, replace(one, normalise=False))
+    assert "2 layers" in str(
+        phases_of_history(solution.history, ProjectionLimit(layers)).concentration
+    )
+    found = phases_of_history(solution.history, ProjectionLimit(replace(one, normalise=False)))
     assert "without the denominator" in str(found.metastable)
 
 
@@ -161,7 +164,7 @@ def test_all_phases_of_a_run_whatever_its_mesh() -> None:
     for cells in (200, 400):
         attention = metastable(80.0)
         solution = solve(attention, circle_mesh(cells), MIXTURE, until=17.0, save_every=0.25)
-        found.append(phases_of_history(solution.history, attention))
+        found.append(phases_of_history(solution.history, ProjectionLimit(attention)))
     coarse, fine = found
     assert reached(coarse) == reached(fine) == list(NAMES)
     for name in NAMES[1:]:
