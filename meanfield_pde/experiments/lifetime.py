@@ -104,11 +104,11 @@ def density_lifetime(
     """
     begun = clock.perf_counter()
     progress = switching_progress(attention)
-    until = given_up(progress.limit, until)
+    until = given_up(progress.projection, until)
     set_threads(mesh.comm, threads)
     volumes = FiniteVolumes(mesh)
     equation = Equation(attention, volumes, settings or SolverCase())
-    evolution = build_evolution(equation, cell_masses(initial, volumes), progress.limit)
+    evolution = build_evolution(equation, cell_masses(initial, volumes), progress.projection)
     centre = volumes.centre[: volumes.owned]
 
     def moments(times: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ def token_lifetime(
     """
     begun = clock.perf_counter()
     progress = switching_progress(attention)
-    until = given_up(progress.limit, until, count)
+    until = given_up(progress.projection, until, count)
     x = sample_tokens(initial, count, seed, attention.dimension)
     now = 0.0
 
@@ -209,7 +209,7 @@ def _followed(
 
     `moments` gives those at increasing times, and goes on from call to call.
     """
-    step = 1 / (PER_DECAY * progress.limit.escape_rate)
+    step = 1 / (PER_DECAY * progress.projection.escape_rate)
     count = max(1, math.ceil(until / step))
     ahead = np.linspace(0, until, count + 1)
     times, fraction = np.zeros(0), np.zeros(0)
@@ -220,9 +220,11 @@ def _followed(
         times = np.concatenate([times, part])
         fraction = np.concatenate([fraction, progress.fraction(found)])
     switch = progress.switch(times, fraction)
-    axis = np.linalg.eigh(found[-1])[1][:, -progress.limit.dimension :]
-    assert progress.limit.terminal.basis is not None  # or there would be no lifetime to measure
-    angle = float(subspace_angles(axis, progress.limit.terminal.basis).max())
+    axis = np.linalg.eigh(found[-1])[1][:, -progress.projection.dimension :]
+    assert (
+        progress.projection.terminal.basis is not None
+    )  # or there would be no lifetime to measure
+    angle = float(subspace_angles(axis, progress.projection.terminal.basis).max())
     return None if switch is None else switch[1], float(times[-1]), angle
 
 

@@ -71,7 +71,7 @@ def measure_lifetimes(
     seeds = whole(seeds, "seeds", 1)
     attention = single(case.attention, "a lifetime")
     # Refuses what has no lifetime, and a time that is none.
-    given_up(switching_progress(attention.with_beta(betas[-1])).limit, until)
+    given_up(switching_progress(attention.with_beta(betas[-1])).projection, until)
     on_root(comm, lambda: open_folder(directory, case, ignore=_FREE))
     rows = on_root(comm, read_table, directory / TABLE)
     mesh = case_mesh(case.mesh, attention, comm)

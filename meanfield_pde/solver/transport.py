@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
@@ -47,13 +46,6 @@ SCHEMES = {
     "muscl": Scheme("muscl", positive=math.exp(-STEEPEST), accurate=0.3),
     "upwind": Scheme("upwind", positive=1.0, accurate=0.9),
 }
-
-
-def scheme_named(name: str) -> Scheme:
-    """The scheme of that name."""
-    if name not in SCHEMES:
-        raise InputError(f"solver.scheme must be one of {', '.join(SCHEMES)}; got '{name}'")
-    return SCHEMES[name]
 
 
 class Transport:

@@ -103,9 +103,9 @@ class Phases:
 class Progress:
     """The angle psi, the progress f, and the switch, from second moments (T x d x d)."""
 
-    def __init__(self, limit: ProjectionLimit) -> None:
-        self.limit = limit
-        self._first, self._last = limit.basis, limit.terminal.basis
+    def __init__(self, projection: ProjectionLimit) -> None:
+        self.projection = projection
+        self._first, self._last = projection.basis, projection.terminal.basis
         self.angle = 0.0  # theta
         if self._last is not None:
             self.angle = float(subspace_angles(self._first, self._last).max())

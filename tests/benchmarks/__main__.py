@@ -12,6 +12,7 @@ from tests.benchmarks import (
     growth,
     public_solvers,
     ranks,
+    saved_times,
     step,
     time_to_accuracy,
     wasserstein,
@@ -33,7 +34,7 @@ def main() -> None:
     """Print all tables."""
     today = dt.date.today()
     print(f"# Benchmarks, {today}, {processor()}, {os.cpu_count()} cores")
-    for module in (attention, step, ranks, time_to_accuracy, public_solvers, growth):
+    for module in (attention, step, ranks, time_to_accuracy, public_solvers, growth, saved_times):
         module.main()
     if not is_quick(__doc__):
         print("\n### Certified Wasserstein distances\n\n```")

@@ -16,8 +16,8 @@ from tests.benchmarks.tables import Table, is_quick
 WORKER = """
 import sys, time, resource
 import numpy as np
-from meanfield_pde import (Attention, sphere_mesh)
-from meanfield_pde.solver.simulation import (Simulation)
+from meanfield_pde import Attention, sphere_mesh
+from meanfield_pde.solver.simulation import Simulation
 cells, beta = int(sys.argv[1]), float(sys.argv[2])
 one = np.eye(3)
 started = time.process_time()

@@ -23,8 +23,8 @@ WORKER = """
 import sys, time
 import numpy as np
 from mpi4py import MPI
-from meanfield_pde import (Attention, sphere_mesh)
-from meanfield_pde.solver.simulation import (Simulation)
+from meanfield_pde import Attention, sphere_mesh
+from meanfield_pde.solver.simulation import Simulation
 cells, beta, steps, path = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 one, comm = np.eye(3), MPI.COMM_WORLD
 value = np.diag([1.0, 0.6, 0.3])

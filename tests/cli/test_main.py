@@ -244,9 +244,9 @@ def test_message_appears_once_and_both_ranks_end(command: Command, write_case: W
 BROKEN = """
 import sys
 from mpi4py import MPI
-from meanfield_pde import (SolverError)
-from meanfield_pde.cli import (main as cli)
-from meanfield_pde.solver import (simulation)
+from meanfield_pde import SolverError
+from meanfield_pde.cli import main as cli
+from meanfield_pde.solver import simulation
 cli.PATIENCE = 1.0
 def broken(self, *arguments):
     raise {error}("no such luck")

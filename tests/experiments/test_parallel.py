@@ -20,7 +20,7 @@ from tests.problems import CIRCLE, SPHERE
 # All cases in one start of the program, which is most of the time.
 RUN_ALL = """
 import sys
-from meanfield_pde.cli.main import (main)
+from meanfield_pde.cli.main import main
 folder, *cases = sys.argv[1:]
 for case in cases:
     try:

@@ -14,7 +14,7 @@ from meanfield_pde import Attention, InputError, SolverError, circle_mesh, solve
 from meanfield_pde.mesh.facet_means import facet_mean_operator
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh, sphere_surface
-from meanfield_pde.solver.transport import SCHEMES, Transport, scheme_named
+from meanfield_pde.solver.transport import SCHEMES, Transport
 from meanfield_pde.solver.velocity import MeanField
 from tests.problems import MESHES
 
@@ -218,8 +218,11 @@ def test_results_do_not_depend_on_the_numbering_of_the_mesh():
 
 
 def test_unknown_scheme():
-    with pytest.raises(InputError, match="upwind, muscl"):
-        scheme_named("weno")
+    attention = Attention(np.eye(2), np.eye(2), DRIFT[2], 1.0)
+    with pytest.raises(
+        InputError, match="solver.scheme must be one of 'muscl', 'upwind', got 'weno'"
+    ):
+        solve(attention, circle_mesh(20), until=1.0, scheme="weno")
 
 
 def test_a_flow_too_fast_for_any_step_is_refused() -> None:

@@ -158,8 +158,8 @@ def test_two_ranks_give_the_fluxes_of_one() -> None:
 MEMORY = """
 import resource
 import numpy as np
-from meanfield_pde import (Attention, sphere_mesh)
-from meanfield_pde.solver.simulation import (Simulation)
+from meanfield_pde import Attention, sphere_mesh
+from meanfield_pde.solver.simulation import Simulation
 one = np.eye(3)
 run = Simulation(Attention(one, one, one, 1000.0), sphere_mesh(81_920), "1 + 0.3*x", threads=1)
 run.evolution.advance(1e-4)

@@ -130,7 +130,7 @@ def test_it_needs_the_default_method() -> None:
 
 RUN_ALL = """
 import sys
-from meanfield_pde.cli.main import (main)
+from meanfield_pde.cli.main import main
 folder, *cases = sys.argv[1:]
 for case in cases:
     try:
