@@ -49,8 +49,8 @@ class State(Mapping[str, np.ndarray]):
         return {name: self._volumes.gather(self[name]) for name in chosen}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `gather` gave; InputError if something else was gathered."""
-        if set(arrays) != set(self):
+        """Put back what `gather` gave, arrays that are not known here yet among it."""
+        if not set(self) <= set(arrays):
             raise InputError(
                 f"the state needs {', '.join(sorted(self))}, got {', '.join(sorted(arrays))}"
             )
