@@ -1,7 +1,7 @@
 """A case: everything that a user says about one problem, checked, with every default filled in.
 
-The dataclasses mirror the sections of a case file, key by key; `case_file` reads them and
-`case_text` writes them. A message begins with the key it is about, as in "mesh.cells must be ...".
+The dataclasses mirror the sections of a case file, key by key; `case.file` reads them and
+`case.text` writes them. A message begins with the key it is about, as in "mesh.cells must be ...".
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class OutputCase:
         object.__setattr__(self, "checkpoint_every", every)
 
 
-# Compared by `case_text.differing_keys`: the matrices of an Attention have no truth value for ==.
+# Compared by `case.text.differing_keys`: the matrices of an Attention have no truth value for ==.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
     """One problem: attention, mesh, initial density, and how to solve and save it.

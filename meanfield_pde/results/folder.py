@@ -4,12 +4,14 @@
     history.csv     a row for each saved time
     density.h5      /points /volumes /spread /vertices /times /masses, and if compared with,
                     /zero_temperature/masses and /limit; cells in the mesh's input order
+    density.journal the latest densities, until density.h5 takes them in (`FileStore`)
     checkpoint.h5   the state of the evolution, for a restart
     summary.json    what was concluded
     fields/         the density for ParaView
     figures/        PNG files
 
-Files are written by rank 0, each at once and whole; a run that is killed leaves valid ones.
+Files are written by rank 0, at once and whole, or in lines and records that are checked when they
+are read; a run that is killed leaves valid ones.
 """
 
 from __future__ import annotations
