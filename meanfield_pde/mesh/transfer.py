@@ -22,25 +22,29 @@ _NOTHING = -(2.0**52)  # exponent of a mass of exactly zero
 class Transfer:
     """The way of masses between two forests.
 
+    Attributes:
+        origin: for each new leaf the leaf of `old` that holds it, or that holds its first part.
+
     Args:
         old, new: the forests.
-        slopes: gradient of log rho in each leaf of `old`, tangent to the sphere, N x d.
+        slopes: gradient of log rho in each leaf of `old`, tangent to the sphere, N x d; not used
+            where nothing is split.
     """
 
     def __init__(self, old: Forest, new: Forest, slopes: np.ndarray) -> None:
         # The old leaf with the first corner of each new one. The old leaves that are nobody's
         # first are merged into the new leaf that holds them.
-        self._origin = np.searchsorted(old.keys, new.keys, "right") - 1
+        self.origin = np.searchsorted(old.keys, new.keys, "right") - 1
         rest = np.ones(old.count, dtype=bool)
-        rest[self._origin] = False
+        rest[self.origin] = False
         self._rest = np.flatnonzero(rest)
         self._into = np.searchsorted(new.keys, old.keys[self._rest], "right") - 1
-        split = new.levels > old.levels[self._origin]
+        split = new.levels > old.levels[self.origin]
         self._share = np.ones(new.count)
         pieces = np.flatnonzero(split)
         if not len(pieces):
             return
-        parent = self._origin[pieces]
+        parent = self.origin[pieces]
         volume = cell_volume(new.corners[pieces])
         centre = normalised(cell_mean(new.corners[pieces]))
         middle = normalised(cell_mean(old.corners[parent]))
@@ -51,20 +55,20 @@ class Transfer:
 
     def masses(self, values: np.ndarray) -> np.ndarray:
         """Masses of the new leaves from those of the old."""
-        result = values[self._origin] * self._share
+        result = values[self.origin] * self._share
         np.add.at(result, self._into, values[self._rest])
         return result
 
     def wide(self, mantissa: np.ndarray, exponent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The same for masses mantissa 2^exponent, of any size."""
-        new_exponent = exponent[self._origin]
+        new_exponent = exponent[self.origin]
         np.maximum.at(new_exponent, self._into, exponent[self._rest])
 
         def scaled(leaves: np.ndarray, of: np.ndarray) -> np.ndarray:
             shift = np.maximum(exponent[leaves] - new_exponent[of], -2000.0)
             return np.ldexp(mantissa[leaves], shift.astype(np.int32))
 
-        total = scaled(self._origin, np.arange(len(new_exponent))) * self._share
+        total = scaled(self.origin, np.arange(len(new_exponent))) * self._share
         np.add.at(total, self._into, scaled(self._rest, self._into))
         fraction, power = np.frexp(total)
         return fraction, np.where(fraction > 0, new_exponent + power, _NOTHING)
