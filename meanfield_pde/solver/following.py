@@ -33,7 +33,8 @@ from meanfield_pde.support.checks import real
 LOG = logging.getLogger("meanfield_pde")
 
 MOST_CELLS = 200_000
-CHECK_EVERY = 4  # steps
+CHECK_EVERY = 4  # steps, if they are short: in units of 1 / |V|,
+_SHORT = 0.02
 # Of `resolution`: where cells are split, where that stops, and what merged cells may add up to.
 _SPLIT_ABOVE, _SPLIT_TO, _MERGE_TO = 0.8, 0.4, 0.1
 _FIRST_ROUNDS = 60  # in which the mesh is fitted to the initial density
@@ -103,7 +104,8 @@ class MassFollower:
 
     def follow(self, evolution: Evolution) -> None:
         """Change the mesh of the evolution if it has to be, after some of its steps. Collective."""
-        if evolution.step % CHECK_EVERY:
+        short = evolution.last_dt * evolution.terms.speed < _SHORT
+        if short and evolution.step % CHECK_EVERY:
             return
         error = self.estimate(evolution)
         split, merge = self._marks(error)
@@ -130,6 +132,14 @@ class MassFollower:
             evolution.present_flux(),
             evolution.terms.layer,
         )
+
+    def row(self, evolution: Evolution) -> dict[str, float]:
+        """Columns of the history: number of cells, least width, estimate of W_1. Collective."""
+        return {
+            "cells": float(self.forest.count),
+            "least_width": float(self.leaves.width.min()),
+            "mesh_error": self.estimate(evolution).total,
+        }
 
     def record(self) -> dict[str, np.ndarray]:
         """What `regrown` takes: the mesh, for a checkpoint."""
