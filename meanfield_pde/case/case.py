@@ -14,6 +14,7 @@ from meanfield_pde.attention.layers import AttentionLike, pieces
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.initial.uniform import Uniform
+from meanfield_pde.solver.following import check_resolution
 from meanfield_pde.solver.settings import CompareCase, SolverCase, TimeCase
 from meanfield_pde.support.checks import choice, real, to_path, whole
 
@@ -36,17 +37,23 @@ class MeshCase:
             this many. None stands for the default, 800 and 5120; a file has its own number.
         grade: above 1, cells are refined toward the cluster axis by this factor.
         path: the mesh file, for kind "file" only.
+        resolution: in radians; cells are split and merged as the mass moves, so that the mesh's own
+            part of the error in W_1 stays below it. None keeps the mesh as it is.
     """
 
     kind: str
     cells: int | None = None
     grade: float = 1.0
     path: Path | None = None
+    resolution: float | None = None
 
     def __post_init__(self) -> None:
         choice(self.kind, "mesh.kind", MESH_KINDS)
         grade = real(self.grade, "mesh.grade", "a number >= 1", lambda g: g >= 1)
         object.__setattr__(self, "grade", grade)
+        if self.resolution is not None:
+            resolution = check_resolution(self.resolution, self.dimension)
+            object.__setattr__(self, "resolution", resolution)
         if self.kind == "file":
             if self.path is None:
                 raise InputError("mesh.path is missing: kind 'file' needs the path of a mesh")

@@ -39,7 +39,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     )
 }
 # The keys besides `kind` that each kind takes.
-MESH_KEYS = {"circle": ("cells", "grade"), "sphere": ("cells", "grade"), "file": ("path",)}
+MESH_KEYS = {
+    "circle": ("cells", "grade", "resolution"),
+    "sphere": ("cells", "grade", "resolution"),
+    "file": ("path", "resolution"),
+}
 INITIAL_KEYS = {kind: one.keys for kind, one in KINDS.items()}
 
 

@@ -23,7 +23,9 @@ def case_text(case: Case) -> str:
         | {"beta": "inf" if math.isinf(attention.beta) else attention.beta}
         | {"normalise": attention.normalise}
         | ({"layer_duration": attention.duration} if isinstance(attention, Layers) else {}),
-        "mesh": _fields(mesh, "kind", *MESH_KEYS[mesh.kind])
+        "mesh": _fields(
+            mesh, "kind", *(key for key in MESH_KEYS[mesh.kind] if getattr(mesh, key) is not None)
+        )
         | ({"path": mesh.path.resolve().as_posix()} if mesh.path else {}),
         "initial": case.initial.to_table(),
         "solver": _fields(case.solver, *SECTIONS["solver"]),

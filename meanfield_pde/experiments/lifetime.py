@@ -33,11 +33,11 @@ from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, single
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.given import InitialLike
-from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.build import build_evolution
+from meanfield_pde.solver.build import start_evolution
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.following import check_resolution
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.wide_evolution import LogEvolution
 from meanfield_pde.support.checks import real
@@ -88,6 +88,7 @@ def density_lifetime(
     *,
     until: float | None = None,
     settings: SolverCase | None = None,
+    resolution: float | None = None,
     threads: int | None = None,
 ) -> Lifetime:
     """The lifetime of the density's metastable state. Collective.
@@ -100,6 +101,7 @@ def density_lifetime(
             followed until its axis is all but at the terminal eigenspace, or for as long again as
             the metastable state lived.
         settings: scheme, tolerance and log masses.
+        resolution: of a mesh that follows the mass, see `solve`; it is then counted at its coarsest.
         threads: of each rank.
     """
     begun = clock.perf_counter()
@@ -108,13 +110,16 @@ def density_lifetime(
     set_threads(mesh.comm, threads)
     volumes = FiniteVolumes(mesh)
     equation = Equation(attention, volumes, settings or SolverCase())
-    evolution = build_evolution(equation, cell_masses(initial, volumes), progress.projection)
-    centre = volumes.centre[: volumes.owned]
+    if resolution is not None:
+        resolution = check_resolution(resolution, attention.dimension)
+    evolution = start_evolution(equation, initial, resolution, progress.projection)
 
     def moments(times: np.ndarray) -> np.ndarray:
-        found = np.empty((len(times), volumes.dimension, volumes.dimension))
+        found = np.empty((len(times), attention.dimension, attention.dimension))
         for i, time in enumerate(times):
             evolution.advance(float(time))
+            here = evolution.equation.volumes
+            centre = here.centre[: here.owned]
             own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
             found[i] = mesh.comm.allreduce(own) / evolution.mass
         return found

@@ -114,7 +114,14 @@ def _measure(
     attention = single(case.attention, "a lifetime").with_beta(beta)
     if seed is not None:
         return token_lifetime(attention, case.initial, count, seed, until=until, comm=comm)
-    return density_lifetime(attention, mesh, case.initial, until=until, settings=case.solver)
+    return density_lifetime(
+        attention,
+        mesh,
+        case.initial,
+        until=until,
+        settings=case.solver,
+        resolution=case.mesh.resolution,
+    )
 
 
 def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:

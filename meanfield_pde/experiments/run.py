@@ -74,6 +74,7 @@ def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
             case.initial,
             settings=case.solver,
             compare=case.compare,
+            resolution=case.mesh.resolution,
         )
     except InputError as error:
         raise InputError(f"{case.source}: {error}" if case.source else str(error)) from None
@@ -96,7 +97,7 @@ def _open_folder(simulation: Simulation, case: Case, text: str, *, resume: bool)
         simulation.store = density_store(directory, simulation, text)
     LOG.info(
         "%d cells, %s x %s, to t = %g",
-        simulation.volumes.global_cells,
+        simulation.evolution.equation.volumes.global_cells,
         _counted(comm.size, "rank"),
         _counted(simulation.threads, "thread"),
         case.time.until,

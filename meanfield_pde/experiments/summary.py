@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meanfield_pde.solver.following import MassFollower
 from meanfield_pde.solver.simulation import Simulation, Solution
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.phases import Phases
@@ -14,13 +15,14 @@ from meanfield_pde.theory.phases import Phases
 def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dict[str, Any]:
     """Steps, time, conservation, what was concluded, and versions."""
     history = solution.history
-    axis, share = principal_axis(solution.points, solution.store.read(len(solution.store) - 1))
+    last = solution.measure()
+    axis, share = principal_axis(last.points, last.masses)
     summary = {
         "time": simulation.evolution.time,
         "steps": solution.steps,
         "rejected_steps": solution.rejected,
         "wall_time_seconds": solution.wall_time,
-        "cells": simulation.volumes.global_cells,
+        "cells": simulation.evolution.equation.volumes.global_cells,
         "ranks": simulation.comm.size,
         "threads_per_rank": simulation.threads,
         "log_masses": simulation.log_masses,
@@ -33,6 +35,14 @@ def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dic
         "phases": phases.describe(),
         "versions": versions(),
     }
+    if isinstance(follower := simulation.evolution.follower, MassFollower):
+        summary["mesh"] = {
+            "resolution": follower.resolution,
+            "changes": follower.changes,
+            "most_cells": int(history["cells"].max()),
+            "least_width": float(history["least_width"].min()),
+            "largest_mesh_error": float(history["mesh_error"].max()),
+        }
     if simulation.distances is not None:
         names = [n for n in history if n[0] == "w" and not n.endswith(("_low", "_high"))]
         least = {name: int(np.argmin(history[name])) for name in names}

@@ -132,8 +132,9 @@ def laplace_rows(runs: Sequence[Result], limit: ProjectionLimit) -> list[Row]:
     for time in chosen:
         for run in runs:
             i = int(np.argmin(np.abs(run.times - time)))
+            cells, masses = run.cells_at(i), run.store.read(i)
             error = laplace_error(
-                single(run.attention, "a sweep"), run.points, run.masses[i], run.volumes
+                single(run.attention, "a sweep"), cells.points, masses, cells.volumes
             )
             beta = run.attention.beta
             rows.append({"time": time, "beta": beta, "largest": error.largest, "mean": error.mean})

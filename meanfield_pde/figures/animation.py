@@ -49,12 +49,11 @@ def animate(result: Result) -> Path:
 
 def circle_frames(result: History, projection: ProjectionLimit) -> tuple[Figure, Update]:
     """A figure of the density against the angle, and what moves it to a saved time."""
-    angle = np.degrees(np.arctan2(result.points[:, 1], result.points[:, 0]))
-    order = np.argsort(angle)
     figure = Figure(figsize=(7.0, 4.4), layout="constrained")
     figure.suptitle(figures.title(result))
     axes = figure.subplots()
-    (line,) = axes.semilogy(angle[order], result.density_at(0)[order], color="#0072B2")
+    angle, order = figures.angles(result, 0)
+    (line,) = axes.semilogy(angle, result.density_at(0)[order], color="#0072B2")
     smallest, largest = _extremes(result)
     lowest = max(smallest, largest * 10.0 ** (-2 * figures.PROFILE_DECADES))
     axes.set_ylim(lowest / 2, largest * 3)
@@ -70,8 +69,9 @@ def circle_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
     clock = axes.set_title("", fontsize="medium")
 
     def update(index: int) -> None:
+        angle, order = figures.angles(result, index)
         density = result.density_at(index)[order]
-        line.set_ydata(np.where(density > 0, density, np.nan))
+        line.set_data(angle, np.where(density > 0, density, np.nan))
         clock.set_text(f"t = {result.times[index]:.4g}")
 
     return figure, update
@@ -84,7 +84,8 @@ def sphere_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
     axes = figure.subplots()
     axes.set_axis_off()
     norm = figures.colour_norm(np.array(_extremes(result)))
-    cell, inside = mollweide.pixel_cells(result.points)
+    still = mollweide.pixel_cells(result.cells)
+    inside = still[1]
     picture = np.full(inside.shape, np.nan)
     image = axes.imshow(
         picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap=figures.COLOURS
@@ -98,6 +99,8 @@ def sphere_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
     clock = axes.set_title("", fontsize="medium")
 
     def update(index: int) -> None:
+        moves = result.store.moves
+        cell, _ = mollweide.pixel_cells(result.cells_at(index)) if moves else still
         picture[inside] = np.maximum(result.density_at(index)[cell], norm.vmin or 0)
         image.set_data(picture)
         clock.set_text(f"t = {result.times[index]:.4g}")

@@ -26,6 +26,7 @@ DENSITY = "density.png"
 DECADES = 6  # below the largest density, for colours
 PROFILE_DECADES = 12  # for the profiles
 PROFILES = 4
+ROWS = 2000  # angles of the heat map, where cells move
 FRAMES = 6
 MOST_COLUMNS = 1000  # of the heat map: more are not to be seen
 FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mean nothing
@@ -56,7 +57,9 @@ def title(history: History, what: str = "Density of tokens") -> str:
     beta = history.attention.beta
     temperature = "zero temperature" if math.isinf(beta) else f"β = {beta:g}"
     place = "circle" if history.dimension == 2 else "sphere"
-    return f"{what} on the {place}, {temperature}, {len(history.points)} cells"
+    counts = {len(history.store.read(index)) for index in range(len(history.store))}
+    cells = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    return f"{what} on the {place}, {temperature}, {cells} cells"
 
 
 def colour_norm(density: np.ndarray) -> LogNorm:
@@ -117,12 +120,18 @@ def _place(space: EigenSpace) -> np.ndarray | None:
     return np.column_stack([np.cos(turn), np.sin(turn)]) @ space.basis.T
 
 
-def _draw_circle(history: History, projection: ProjectionLimit) -> Figure:
-    angle = np.degrees(np.arctan2(history.points[:, 1], history.points[:, 0]))
+def angles(history: History, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Angles of the cells of the circle at a saved time, in degrees and sorted, and the order."""
+    points = history.cells_at(index).points
+    angle = np.degrees(np.arctan2(points[:, 1], points[:, 0]))
     order = np.argsort(angle)
+    return angle[order], order
+
+
+def _draw_circle(history: History, projection: ProjectionLimit) -> Figure:
     shown = evenly(len(history.times), MOST_COLUMNS)
     times = history.times[shown]
-    angle, density = angle[order], np.array([history.density_at(i)[order] for i in shown])
+    angle, density = _common_grid(history, shown)
     evolving = len(times) >= FEWEST_FOR_HISTORY
     figure = Figure(figsize=(11 if evolving else 8, 4.8), layout="constrained")
     figure.suptitle(title(history))
@@ -153,9 +162,11 @@ def _draw_circle(history: History, projection: ProjectionLimit) -> Figure:
 
     chosen = evenly(len(times), PROFILES)
     for shade, index in zip(np.linspace(0.9, 0, len(chosen)), chosen, strict=True):
-        values = np.where(density[index] > 0, density[index], np.nan)
+        place, order = angles(history, shown[index])
+        values = history.density_at(shown[index])[order]
+        values = np.where(values > 0, values, np.nan)
         colour = colormaps[COLOURS](shade)
-        profile.semilogy(angle, values, color=colour, label=f"t = {times[index]:g}")
+        profile.semilogy(place, values, color=colour, label=f"t = {times[index]:g}")
     largest = density[chosen].max()
     profile.set_ylim(max(density[chosen].min(), largest * 10.0**-PROFILE_DECADES) / 2, largest * 3)
     for mark in marks(history, projection):
@@ -166,6 +177,27 @@ def _draw_circle(history: History, projection: ProjectionLimit) -> Figure:
     _angle_axis(profile, "x")
     figure.legend(loc="outside lower center", ncols=6 if evolving else 4, fontsize="small")
     return figure
+
+
+def _common_grid(history: History, shown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Angles, and the density there at the times shown: those of the cells, if they stay.
+
+    Cells that move are drawn as they are on `ROWS` equal angles, more than there are pixels.
+    """
+    if not history.store.moves:
+        angle, order = angles(history, 0)
+        return angle, np.array([history.density_at(index)[order] for index in shown])
+    angle = (np.arange(ROWS) + 0.5) / ROWS * 360 - 180
+    density = np.empty((len(shown), ROWS))
+    for row, index in zip(density, shown, strict=True):
+        corners = history.cells_at(index).vertices
+        ends = np.sort(np.arctan2(corners[..., 1], corners[..., 0]), axis=1)
+        over = ends[:, 1] - ends[:, 0] > math.pi  # the arc over 180 degrees
+        begin = np.degrees(np.where(over, ends[:, 1], ends[:, 0]))
+        order = np.argsort(begin)
+        cell = order[np.searchsorted(begin[order], angle, "right") - 1]
+        row[:] = history.density_at(index)[cell]
+    return angle, density
 
 
 def _angle_axis(axes: Axes, which: str) -> None:
@@ -183,18 +215,20 @@ def _draw_sphere(history: History, projection: ProjectionLimit) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title(history))
     panels = figure.subplots(rows, columns, squeeze=False)
-    density = np.array([history.density_at(i) for i in chosen])
-    norm = colour_norm(density)
+    density = [history.density_at(i) for i in chosen]
+    norm = colour_norm(np.concatenate(density))
     shown = marks(history, projection)
-    cell, inside = mollweide.pixel_cells(history.points)
+    cell, inside = mollweide.pixel_cells(history.cells_at(0))
     for panel in panels.flat:
         panel.set_axis_off()
-    for panel, time, values in zip(panels.flat, history.times[chosen], density, strict=False):
+    for panel, i, values in zip(panels.flat, chosen, density, strict=False):
+        if history.store.moves:
+            cell, inside = mollweide.pixel_cells(history.cells_at(i))
         picture = np.full(inside.shape, np.nan)
         picture[inside] = np.maximum(values[cell], norm.vmin or 0)
         panel.imshow(picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap=COLOURS)
         panel.margins(0.01)
-        panel.set_title(f"t = {time:g}", fontsize="medium")
+        panel.set_title(f"t = {history.times[i]:g}", fontsize="medium")
         mollweide.draw_outline(panel)
         for mark in shown:
             draw_mark(panel, mark)
@@ -202,7 +236,7 @@ def _draw_sphere(history: History, projection: ProjectionLimit) -> Figure:
         ScalarMappable(norm, COLOURS),
         ax=panels,
         label="density (mass per unit area)",
-        extend=_clipped(density, norm),
+        extend=_clipped(np.concatenate(density), norm),
         shrink=0.8,
     )
     handles, labels = panels[0, 0].get_legend_handles_labels()

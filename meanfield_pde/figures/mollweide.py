@@ -6,17 +6,38 @@ x = (2 sqrt(2) / pi) longitude cos a,  y = sqrt(2) sin a,  2a + sin 2a = pi sin(
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from matplotlib.axes import Axes
 from scipy.spatial import cKDTree
 
+from meanfield_pde.mesh.cells import Cells
+
 WIDE, HIGH = 720, 360  # pixels of a map
 EXTENT = (-2 * math.sqrt(2), 2 * math.sqrt(2), -math.sqrt(2), math.sqrt(2))
 
 
-def pixel_cells(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cell under each pixel of a Mollweide map, by its nearest centre, and the map's shape."""
+_NEAR = 8  # cells near a pixel among which the one that holds it is looked for
+
+
+def pixel_cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
+    """The cell under each pixel of a Mollweide map, and the map's shape."""
+    direction, inside = _pixels()
+    near = cKDTree(cells.points).query(direction, k=min(_NEAR, len(cells.points)))[1]
+    # x = sum of coordinates times corners, all of them >= 0 in the cell that holds x.
+    inverse = np.linalg.inv(cells.vertices)
+    found, best = near[:, 0], np.full(len(direction), -np.inf)
+    for cell in near.T:
+        smallest = np.einsum("pd,pdj->pj", direction, inverse[cell]).min(axis=1)
+        better = smallest > best
+        found, best = np.where(better, cell, found), np.where(better, smallest, best)
+    return found, inside
+
+
+@lru_cache(maxsize=1)
+def _pixels() -> tuple[np.ndarray, np.ndarray]:
+    """The directions of the pixels inside a map, and its shape."""
     x = ((np.arange(WIDE) + 0.5) / WIDE * 2 - 1) * 2 * math.sqrt(2)
     y = ((np.arange(HIGH) + 0.5) / HIGH * 2 - 1) * math.sqrt(2)
     x, y = np.meshgrid(x, y)
@@ -28,7 +49,7 @@ def pixel_cells(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     direction = np.stack(
         [flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)], axis=-1
     )
-    return cKDTree(points).query(direction[inside])[1], inside
+    return direction[inside], inside
 
 
 def project(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from meanfield_pde.figures import mollweide
-from meanfield_pde.figures.density import save, title
+from meanfield_pde.figures.density import angles, save, title
 from meanfield_pde.judging.comparison import TokenComparison
 from meanfield_pde.results.folder import FIGURES, Result
 
@@ -44,9 +44,8 @@ def draw_comparison(result: Result, comparison: TokenComparison) -> Path:
 def _draw_circle(
     axes: Axes, result: Result, ours: int, comparison: TokenComparison, theirs: int
 ) -> None:
-    angle = np.degrees(np.arctan2(result.points[:, 1], result.points[:, 0]))
-    order = np.argsort(angle)
-    axes.semilogy(angle[order], result.density_at(ours)[order], color=_DENSITY, label="density")
+    angle, order = angles(result, ours)
+    axes.semilogy(angle, result.density_at(ours)[order], color=_DENSITY, label="density")
     x = comparison.cloud.tokens[theirs]
     position = np.arctan2(x[:, 1], x[:, 0])
     weights = comparison.cloud.masses
@@ -68,7 +67,7 @@ def _draw_sphere(
     density = result.density_at(ours)
     largest = float(density.max())
     norm = LogNorm(largest * 10.0**-DECADES, largest * (1 + 1e-12))
-    cell, inside = mollweide.pixel_cells(result.points)
+    cell, inside = mollweide.pixel_cells(result.cells_at(ours))
     picture = np.full(inside.shape, np.nan)
     picture[inside] = np.maximum(density[cell], largest * 10.0**-DECADES)
     axes.imshow(picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap="cividis")

@@ -27,7 +27,7 @@ import h5py
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.history.store import MASSES, ZERO_MASSES, Arrays, Store
+from meanfield_pde.history.store import CELLS, MASSES, ZERO_MASSES, Arrays, Store
 from meanfield_pde.support.files import append, replace_file
 from meanfield_pde.support.ranks import on_root
 
@@ -93,7 +93,10 @@ class FileStore(Store):
         index = range(len(self.times))[index]
         if index < self._folded:
             with h5py.File(self.path) as file:
-                return file[name][index]
+                if not self.moves:
+                    return file[name][index]
+                begin, end = file[_offsets(name)][index : index + 2]
+                return file[name][begin:end]
         position, shape = self._records[index - self._folded].places[name]
         with self._journal.open("rb") as file:
             file.seek(position)
@@ -141,12 +144,27 @@ class FileStore(Store):
                 file[name] = constant
             file[_TIMES] = np.array(self.times)
             for name in self._names:
+                if self.moves:
+                    self._write_moving(file, name)
+                    continue
                 first = self.read(0, name) if self.times else np.empty(0)
                 shape = (len(self.times), *first.shape)
                 dataset = file.create_dataset(name, shape, dtype=float)
                 for index in range(len(self.times)):
                     dataset[index] = self.read(index, name)
             file.attrs.update(self._attributes | {_SAVED: self._names})
+
+    def _write_moving(self, file: h5py.File, name: str) -> None:
+        """The arrays of all times one after the other, and where each of them begins."""
+        indices = range(len(self.times))
+        first = self.read(0, name)
+        if (offsets := _offsets(name)) not in file:
+            counts = [len(self.read(index, name)) for index in indices]
+            file[offsets] = np.concatenate([[0], np.cumsum(counts)])
+        begin = file[offsets][()]
+        dataset = file.create_dataset(name, (begin[-1], *first.shape[1:]), dtype=float)
+        for index in indices:
+            dataset[begin[index] : begin[index + 1]] = self.read(index, name)
 
     def _scan(self) -> tuple[list[float], list[str], int, list[_Record]]:
         """Times, names, the number of times in the file, and the records of the journal."""
@@ -172,9 +190,19 @@ def _time_series(file: h5py.File, saved: int) -> list[str]:
     known = [name for name in (MASSES, ZERO_MASSES) if name in file]
     names = [str(name) for name in file.attrs.get(_SAVED, known)]
     for name in (MASSES, *names):
-        if file[name].shape[:1] != (saved,):
+        if CELLS[0] in names:
+            if len(offsets := file[_offsets(name)][()]) != saved + 1 or offsets[-1] != len(
+                file[name]
+            ):
+                raise ValueError(f"{name} does not agree with {_offsets(name)}")
+        elif file[name].shape[:1] != (saved,):
             raise ValueError(f"{name} must be times x cells")
     return names
+
+
+def _offsets(name: str) -> str:
+    """Name of the dataset that says where, in the one of this name, each time begins."""
+    return name.rpartition("/")[0] + "/offsets"
 
 
 def _records(path: Path, begin: int = 0) -> Iterator[_Record]:

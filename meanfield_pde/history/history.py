@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from meanfield_pde.attention.layers import AttentionLike
-from meanfield_pde.history.store import MASSES, ZERO_MASSES, Store
+from meanfield_pde.history.store import CELLS, MASSES, ZERO, ZERO_MASSES, Store
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -19,7 +19,7 @@ class History:
 
     Attributes:
         attention: what drove it.
-        cells: the cells of the mesh.
+        cells: the cells of the mesh; if it follows the mass, of the coarsest mesh.
         store: the densities; `store.read(i)` reads one, `masses` all of them.
         history: numbers for each saved time, by name.
         limit: the push-forward of the initial density, if it was compared with.
@@ -40,7 +40,7 @@ class History:
 
     @cached_property
     def masses(self) -> np.ndarray:
-        """The masses of all cells, times x cells."""
+        """The masses of all cells, times x cells; where the mesh moves, an array of arrays."""
         return self.store.all(MASSES)
 
     @cached_property
@@ -76,13 +76,25 @@ class History:
     @property
     def density(self) -> np.ndarray:
         """Masses per arc length or area, times x cells."""
+        if self.store.moves:
+            found = np.empty(len(self.store), dtype=object)
+            found[:] = [self.density_at(index) for index in range(len(self.store))]
+            return found
         return self.masses / self.cells.volumes
+
+    def cells_at(self, index: int, *, zero_temperature: bool = False) -> Cells:
+        """The cells of the density (or of that at zero temperature) at a saved time."""
+        if not self.store.moves:
+            return self.cells
+        prefix = ZERO if zero_temperature else ""
+        return Cells(*(self.store.read(index, prefix + name) for name in CELLS))
 
     def density_at(self, index: int) -> np.ndarray:
         """The density at one saved time; nothing else is read."""
-        return self.store.read(index) / self.cells.volumes
+        return self.store.read(index) / self.cells_at(index).volumes
 
     def measure(self, index: int = -1) -> Measure:
         """The density at a saved time as a discrete measure; by default the last."""
         index = range(len(self.store))[index]
-        return Measure(self.cells.points, self.store.read(index), self.cells.spread)
+        cells = self.cells_at(index)
+        return Measure(cells.points, self.store.read(index), cells.spread)

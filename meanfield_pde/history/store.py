@@ -10,7 +10,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-MASSES, ZERO_MASSES = "masses", "zero_temperature/masses"
+MASSES, ZERO = "masses", "zero_temperature/"
+ZERO_MASSES = ZERO + MASSES
+# Where the mesh moves each time has its own cells: these arrays, beside the masses.
+CELLS = ("points", "volumes", "spread", "vertices")
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -48,9 +51,19 @@ class Store(ABC):
     def finish(self) -> None:
         """Nothing more will be appended for now. Collective."""
 
+    @property
+    def moves(self) -> bool:
+        """Whether each time has its own cells, whose arrays `CELLS` are kept with it."""
+        return CELLS[0] in self.names()
+
     def all(self, name: str = MASSES) -> np.ndarray:
-        """The arrays of all saved times, times x cells."""
-        return np.array([self.read(index, name) for index in range(len(self))])
+        """The arrays of all saved times, times x cells; of objects where the mesh moves."""
+        arrays = [self.read(index, name) for index in range(len(self))]
+        if not self.moves:
+            return np.array(arrays)
+        found = np.empty(len(arrays), dtype=object)
+        found[:] = arrays
+        return found
 
 
 class MemoryStore(Store):

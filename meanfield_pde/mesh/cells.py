@@ -31,6 +31,10 @@ class Cells:
         """Dimension d of the surrounding space."""
         return int(self.points.shape[1])
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The four arrays by name."""
+        return dict(vars(self))
+
     @classmethod
     def of(cls, volumes: FiniteVolumes) -> Cells:
         """Gather the cells of all ranks. Collective."""

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.history.store import Store
+from meanfield_pde.history.store import MASSES, Store
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.results.names import CHECKPOINT, DENSITY
 from meanfield_pde.solver.simulation import Simulation
@@ -27,7 +27,7 @@ _CLOCK = {"time": float, "step": int, "rejected": int}  # attributes of an evolu
 
 def write_checkpoint(directory: Path, simulation: Simulation) -> None:
     """Write checkpoint.h5: the present state, and how much has been saved so far. Collective."""
-    states = {name: one.state.gather() for name, one in simulation.evolutions.items()}
+    states = {name: one.record() for name, one in simulation.evolutions.items()}
 
     def write(path: Path) -> None:
         with h5py.File(path, "w") as file:
@@ -69,8 +69,8 @@ def restore_checkpoint(directory: Path, simulation: Simulation, store: Store) ->
             f"{len(store)} in {DENSITY}; start again and overwrite"
         )
     # The case names files, which may have changed; the masses made of them are still there.
-    start = simulation.volumes.gather(simulation.evolution.masses)
-    if data["saved"] and not np.allclose(store.read(0), start, rtol=1e-9, atol=0):
+    start = simulation.evolution.state.gather()[MASSES]
+    if data["saved"] and not _same(store.read(0), start):
         raise InputError(
             f"{path}: the checkpoint was made from another initial density; has a file that the "
             "case names changed? Start again with --overwrite"
@@ -110,6 +110,10 @@ def _read(path: Path, simulation: Simulation) -> dict[str, Any]:
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a readable checkpoint ({error})") from error
     return data
+
+
+def _same(masses: np.ndarray, others: np.ndarray) -> bool:
+    return masses.shape == others.shape and np.allclose(masses, others, rtol=1e-9, atol=0)
 
 
 def _mesh_hash(cells: Cells) -> str:

@@ -3,7 +3,9 @@
     case.toml       the case as run, every default spelled out
     history.csv     a row for each saved time
     density.h5      /points /volumes /spread /vertices /times /masses, and if compared with,
-                    /zero_temperature/masses and /limit; cells in the mesh's input order
+                    /zero_temperature/masses and /limit; cells in the mesh's input order;
+                    if the mesh follows the mass, the arrays of all times one after the other,
+                    /offsets saying where each time begins, and /coarsest, the mesh it began as
     density.journal the latest densities, until density.h5 takes them in (`FileStore`)
     checkpoint.h5   the state of the evolution, for a restart
     summary.json    what was concluded
@@ -28,11 +30,13 @@ from meanfield_pde.case.text import differing_keys, same_case, same_problem
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.history.history import History
+from meanfield_pde.history.store import CELLS
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.results.names import (
     ALL,
     CASE,
     CHECKPOINT,
+    COARSEST,
     DENSITY,
     FIELDS,
     FIGURES,
@@ -103,9 +107,8 @@ def _constants(path: Path) -> tuple[Cells, Measure | None]:
     """The cells, and the limit measure if there is one."""
     try:
         with h5py.File(path) as file:
-            points, volumes, spread, vertices = (
-                file[name][()] for name in ("points", "volumes", "spread", "vertices")
-            )
+            prefix = COARSEST if COARSEST in file else ""
+            points, volumes, spread, vertices = (file[prefix + name][()] for name in CELLS)
             limit: Measure | None = None
             if "limit" in file:
                 group = file["limit"]
@@ -114,7 +117,7 @@ def _constants(path: Path) -> tuple[Cells, Measure | None]:
             shape = file["masses"].shape
     except (OSError, KeyError, TypeError, AttributeError, InputError) as error:
         raise InputError(f"{path}: not a readable density file ({error})") from error
-    if shape[1:] != (len(points),):
+    if not prefix and shape[1:] != (len(points),):
         raise InputError(f"{path}: masses must be times x cells")
     if any(array.shape != (len(points),) for array in (volumes, spread)):
         raise InputError(f"{path}: volumes and spread must be numbers for each cell")

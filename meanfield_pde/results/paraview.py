@@ -47,22 +47,23 @@ class FieldWriter(Observer):
     def __init__(self, directory: Path, kind: str) -> None:
         self._folder = directory / FIELDS
         self._kind = kind
+        self._moves = False  # whether each time has its own grid
         self._points = np.zeros((0, 3))
         self._cells = np.zeros((0, 2), dtype=np.int64)
         self._entries: list[str] = []  # of the index, one for each time
 
     def started(self, simulation: Simulation) -> None:
         """Prepare the mesh, and write again what was saved before a restart. Collective."""
+        self._moves = simulation.evolution.follower is not None
         volumes = simulation.volumes
         self._cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
         if volumes.dimension == 3:  # the normals of all cells point outward
-            inward = np.linalg.det(volumes.vertices[self._cells]) < 0
-            self._cells[inward] = self._cells[inward][:, [0, 2, 1]]
+            self._cells = _outward(volumes.vertices, self._cells)
         self._points = np.zeros((len(volumes.vertices), 3))
         self._points[:, : volumes.dimension] = volumes.vertices
         if simulation.comm.rank == 0:
             self._folder.mkdir(exist_ok=True)
-            if self._kind == "xdmf":
+            if self._kind == "xdmf" and not self._moves:
                 mesh = {"points": self._points, "cells": self._cells}
                 self._write_arrays(self._folder / "mesh.h5", **mesh)
             for index in range(len(simulation.store)):
@@ -76,11 +77,15 @@ class FieldWriter(Observer):
     def _write(self, simulation: Simulation, index: int) -> None:
         """The file of one time, then the index of all up to it."""
         store = simulation.store
+        volumes = simulation.cells.volumes
+        if self._moves:
+            volumes = store.read(index, "volumes")
+            self._points, self._cells = _own_grid(store.read(index, "vertices"))
         fields = {
             "density" if name == MASSES else name: store.read(index, name)
             for name in simulation.evolution.state.saved
         }
-        fields["density"] = fields["density"] / simulation.cells.volumes
+        fields["density"] = fields["density"] / volumes
         suffix, write, listing = {
             "pvd": ("vtu", self._write_vtu, self._pvd_entry),
             "xdmf": ("h5", self._write_single, self._xdmf_entry),
@@ -111,7 +116,9 @@ class FieldWriter(Observer):
         return f'    <DataSet timestep="{time!r}" part="0" file="{name}" />\n'
 
     def _write_single(self, path: Path, fields: dict[str, np.ndarray]) -> None:
-        self._write_arrays(path, **{name: values.astype("f4") for name, values in fields.items()})
+        grid = {"points": self._points, "cells": self._cells} if self._moves else {}
+        single = {name: values.astype("f4") for name, values in fields.items()}
+        self._write_arrays(path, **grid, **single)
 
     def _write_arrays(self, path: Path, **arrays: np.ndarray) -> None:
         def write(temporary: Path) -> None:
@@ -123,13 +130,14 @@ class FieldWriter(Observer):
 
     def _xdmf_entry(self, time: float, name: str, fields: list[str]) -> str:
         count, corners = self._cells.shape
+        mesh = name if self._moves else "mesh.h5"
         layout = {"NumberOfElements": str(count), "NodesPerElement": str(corners)}
         grid = ET.Element("Grid", Name="mesh", GridType="Uniform")
         ET.SubElement(grid, "Time", Value=repr(time))
         topology = ET.SubElement(grid, "Topology", layout, TopologyType=_XDMF_CELLS[corners])
-        _add_item(topology, self._cells, "mesh.h5:/cells")
+        _add_item(topology, self._cells, f"{mesh}:/cells")
         geometry = ET.SubElement(grid, "Geometry", GeometryType="XYZ")
-        _add_item(geometry, self._points, "mesh.h5:/points")
+        _add_item(geometry, self._points, f"{mesh}:/points")
         for field in fields:
             values = ET.SubElement(
                 grid, "Attribute", Name=field, AttributeType="Scalar", Center="Cell"
@@ -137,6 +145,24 @@ class FieldWriter(Observer):
             _add_item(values, np.zeros(count, dtype="f4"), f"{name}:/{field}")
         ET.indent(grid, level=3)
         return "      " + ET.tostring(grid, encoding="unicode").rstrip() + "\n"
+
+
+def _own_grid(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Vertices and cells of the cells with these corners, each vertex once."""
+    count, d = corners.shape[:2]
+    vertices, number = np.unique(corners.reshape(-1, d), axis=0, return_inverse=True)
+    cells = number.reshape(count, d).astype(np.int64)
+    if d == 3:
+        cells = _outward(vertices, cells)
+    points = np.zeros((len(vertices), 3))
+    points[:, :d] = vertices
+    return points, cells
+
+
+def _outward(vertices: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Triangles turned so that their normals point outward."""
+    inward = np.linalg.det(vertices[cells]) < 0
+    return np.where(inward[:, None], cells[:, [0, 2, 1]], cells)
 
 
 def _vtk_root(kind: str, **attributes: str) -> ET.Element:

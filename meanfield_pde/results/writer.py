@@ -6,11 +6,9 @@ import time as clock
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
-
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.results.checkpoint import write_checkpoint
-from meanfield_pde.results.names import DENSITY, HISTORY
+from meanfield_pde.results.names import COARSEST, DENSITY, HISTORY
 from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.solver.simulation import Observer, Simulation
 
@@ -21,12 +19,9 @@ WRITING_SHARE = 0.05
 def density_store(directory: Path, simulation: Simulation, case: str) -> FileStore:
     """The store behind density.h5, as it is in the folder. Collective."""
     cells = simulation.cells
-    constants: dict[str, np.ndarray] = {
-        "points": cells.points,
-        "volumes": cells.volumes,
-        "spread": cells.spread,
-        "vertices": cells.vertices,
-    }
+    # Where the mesh moves, each saved time comes with its own.
+    prefix = "" if simulation.evolution.follower is None else COARSEST
+    constants = {prefix + name: array for name, array in cells.arrays().items()}
     limit = None if simulation.distances is None else simulation.distances.limit
     if limit is not None:
         constants |= {"limit/points": limit.points, "limit/masses": limit.masses}

@@ -68,6 +68,7 @@ class Diagnostics:
     lyapunov    ∫ dist(x, E)^2 dmu with E the dominant eigenspace of A = V B^T, if there is one
 
     Attributes:
+        volumes: the mesh they are for.
         columns: the functionals by name, in the order of the history.
         volume, mean, second: of all cells, with the means of x_i and x_i x_j over each.
         pairs: the indices i, j of the second moments.
@@ -81,7 +82,7 @@ class Diagnostics:
         layer: Attention,
         projection: ProjectionLimit | None = None,
     ) -> None:
-        self._volumes = volumes
+        self.volumes = volumes
         self._tolerance = tolerance
         d = volumes.dimension
         own = slice(0, volumes.owned)
@@ -102,7 +103,7 @@ class Diagnostics:
     def use(self, layer: Attention, projection: ProjectionLimit | None = None) -> None:
         """Take the attention, and the eigenspace, of another layer. Collective."""
         self.layer = layer
-        volumes = self._volumes
+        volumes = self.volumes
         own = slice(0, volumes.owned)
         projection = projection or ProjectionLimit(layer)
         self.square_distance = None
@@ -130,7 +131,7 @@ class Diagnostics:
             "min_density": lambda saved: saved.density.min(),
             "max_density": lambda saved: saved.density.max(),
         }
-        for i in range(self._volumes.dimension):
+        for i in range(self.volumes.dimension):
             columns[f"mean_{AXES[i]}"] = partial(_entry, "mean", i)
         for k, (i, j) in enumerate(self.pairs):
             columns[f"second_{AXES[i]}{AXES[j]}"] = partial(_entry, "second", k)

@@ -46,15 +46,15 @@ class Distances:
         self.settings = settings
         self.limit: Measure | None = None
         self.open: dict[str, int] = {}  # distances whose interval was not closed, by status
-        self._cells = cells
         self._duals: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._places: dict[str, tuple[bytes, bytes]] = {}  # the atoms they belong to
         if settings.limit:
             self.limit = limit_measure(projection, initial, cells)
 
-    def row(self, masses: np.ndarray, zero_masses: np.ndarray | None) -> dict[str, float]:
-        """The distances for the masses of all cells; for rank 0 alone."""
+    def row(self, density: Measure, zero: Measure | None) -> dict[str, float]:
+        """The distances for the density, and for that at zero temperature; for rank 0 alone."""
         numbers: dict[str, float] = {}
-        pairs = list(self._pairs(masses, zero_masses))
+        pairs = list(self._pairs(density, zero))
         for p in self.settings.p:
             for name, mu, nu in pairs:
                 result = self._distance(f"w{p}_{name}", mu, nu, p)
@@ -66,20 +66,17 @@ class Distances:
             numbers[f"bar_{name}"] = mu.width + nu.width
         return numbers
 
-    def _pairs(self, masses: np.ndarray, zero_masses: np.ndarray | None) -> Iterator[Pair]:
-        density = self._measure(masses)
+    def _pairs(self, density: Measure, zero: Measure | None) -> Iterator[Pair]:
         if self.limit is not None:
             yield "limit", density, self.limit
-        if zero_masses is not None:
-            zero = self._measure(zero_masses)
+        if zero is not None:
             yield "zero", density, zero
             if self.limit is not None:
                 yield "zero_to_limit", zero, self.limit
 
-    def _measure(self, masses: np.ndarray) -> Measure:
-        return Measure(self._cells.points, masses, self._cells.spread)
-
     def _distance(self, name: str, mu: Measure, nu: Measure, p: int) -> WassersteinResult:
+        duals = self._duals.get(name)
+        places = (mu.points.tobytes(), nu.points.tobytes())
         result = wasserstein(
             mu,
             nu,
@@ -87,10 +84,10 @@ class Distances:
             self.settings.cost,
             rtol=RTOL,
             time_limit=self.settings.time_limit,
-            # The cells do not move: the potentials of the last time are a start for this one.
-            duals=self._duals.get(name),
+            # On the same cells the potentials of the last time are a start for this one.
+            duals=duals if places == self._places.get(name) else None,
         )
-        self._duals[name] = result.duals
+        self._duals[name], self._places[name] = result.duals, places
         if result.gap > 10 * RTOL and result.high > 1e-9:
             self.open[result.status] = self.open.get(result.status, 0) + 1
             LOG.info("%s: %s, between %.6g and %.6g", name, result.status, result.low, result.high)

@@ -13,17 +13,20 @@ taken back and repeated with half the length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from mpi4py import MPI
 from petsc4py import PETSc
 
 import numpy as np
 
+from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import layers_of, pieces
 from meanfield_pde.errors import InputError, SolverError
-from meanfield_pde.history.store import MASSES
+from meanfield_pde.history.store import MASSES, Arrays
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.transfer import Transfer
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.state import State
 
@@ -33,6 +36,19 @@ GROWTH_PER_STEP = 0.1
 SMALLEST_STEP = 1e-12
 # Masses below the smallest normal double have lost their digits; they become exactly zero.
 _TINY = float(np.finfo(float).tiny)
+
+
+class Follower(Protocol):
+    """What changes the mesh of an evolution between its steps."""
+
+    def follow(self, evolution: Evolution) -> None:
+        """Called after every step; moves the evolution if its mesh is to change. Collective."""
+
+    def record(self) -> dict[str, np.ndarray]:
+        """The mesh, in arrays whose names begin with "leaf_"."""
+
+    def regrown(self, record: Arrays) -> FiniteVolumes:
+        """The mesh that such arrays stand for. Collective."""
 
 
 class Evolution:
@@ -46,28 +62,36 @@ class Evolution:
         last_dt: length of the last step.
         mass: total mass after the last step.
         rejected: number of steps that were taken back.
+        follower: what changes the mesh between steps, if it follows the mass.
     """
 
-    def __init__(self, equation: Equation, initial: np.ndarray) -> None:
-        self.equation = equation
+    def __init__(
+        self, equation: Equation, initial: np.ndarray, follower: Follower | None = None
+    ) -> None:
         self.time = 0.0
         self.step = 0
         self.rejected = 0
         self.last_dt = 0.0
         self.mass = 1.0
+        self.follower = follower
+        self._failure: BaseException | None = None
+        self._settle(equation, layers_of(equation.attention)[0], initial)
+
+    def _settle(self, equation: Equation, layer: Attention, masses: np.ndarray) -> None:
+        """Take up a mesh: the state on it, and PETSc's objects. Collective."""
+        self.equation = equation
         volumes = equation.volumes
         self._comm = volumes.comm
-        self.terms = equation.right_hand_side(layers_of(equation.attention)[0])
-        self.state = State(volumes, initial)
+        self.terms = equation.right_hand_side(layer)
+        self.state = State(volumes, masses)
         # PETSc works on the array of the state itself.
         sizes = (volumes.owned, volumes.global_cells)
-        masses: Any = self.masses
-        self._vector = PETSc.Vec().createWithArray(masses, sizes, comm=volumes.comm)
-        self._before = np.array(initial)
+        own: Any = self.masses
+        self._vector = PETSc.Vec().createWithArray(own, sizes, comm=volumes.comm)
+        self._before = np.array(masses)
         self._flux: np.ndarray | None = None  # fluxes of the present state, once they are known
         self._rate = 0.0  # their outflow rate on this rank
         self._stage_rate = 0.0
-        self._failure: BaseException | None = None
         self._slopes = self._vector.duplicate()
         self._ts = self._stepper()
         self.coefficient = ssp_coefficient(self._ts)
@@ -76,6 +100,40 @@ class Evolution:
     def masses(self) -> np.ndarray:
         """Masses of this rank's own cells."""
         return self.state[MASSES]
+
+    @property
+    def log_masses(self) -> np.ndarray:
+        """Their logarithms; -inf where a mass is exactly zero."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.masses)
+
+    def present_flux(self) -> np.ndarray:
+        """Fluxes through the facets of this rank, which the next step begins with. Collective."""
+        self._present_rate()
+        assert self._flux is not None
+        return self._flux
+
+    def carried(self, transfer: Transfer, arrays: Arrays | None = None) -> dict[str, np.ndarray]:
+        """The state, or the arrays given instead, on another mesh. Collective."""
+        arrays = self.state.gather() if arrays is None else arrays
+        return {name: transfer.masses(values) for name, values in arrays.items()}
+
+    def move(self, equation: Equation, arrays: Arrays) -> None:
+        """Go on, at the same time, on another mesh. Collective.
+
+        Args:
+            equation: the equation on that mesh.
+            arrays: of all its cells, as `carried` gives them.
+        """
+        self.close()
+        masses = equation.volumes.scatter(arrays[MASSES])
+        self._settle(equation, self.terms.layer, masses)
+        self.state.restore(arrays)
+
+    def record(self) -> dict[str, np.ndarray]:
+        """What `restore` takes: the arrays of all cells, and the mesh if it moves. Collective."""
+        mesh = {} if self.follower is None else self.follower.record()
+        return self.state.gather() | mesh
 
     def advance(self, until: float, after_step: Callable[[Evolution], None] | None = None) -> None:
         """Advance to the time `until` exactly; steps end where a layer does. Collective.
@@ -90,11 +148,18 @@ class Evolution:
                 self._flux = None
             while self.time < end:
                 self._take_step(end)
+                if self.follower is not None:
+                    self.follower.follow(self)
                 if after_step is not None:
                     after_step(self)
 
-    def restore(self, arrays: Mapping[str, np.ndarray], *, time: float, step: int) -> None:
-        """Continue from an earlier state: arrays of all cells as `State.gather` gives them."""
+    def restore(self, record: Arrays, *, time: float, step: int) -> None:
+        """Continue from an earlier state, as `record` gave it. Collective."""
+        arrays = {name: array for name, array in record.items() if not name.startswith("leaf_")}
+        if self.follower is not None:
+            volumes = self.follower.regrown(record)
+            here = self.equation
+            self.move(Equation(here.attention, volumes, here.settings), arrays)
         self.state.restore(arrays)
         self._flux = None
         self.time, self.step = time, step

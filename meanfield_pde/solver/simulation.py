@@ -15,25 +15,27 @@ from dataclasses import dataclass
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
+from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, acting, layers_of, pieces
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.history import History
-from meanfield_pde.history.store import MASSES, ZERO_MASSES, MemoryStore, Store
+from meanfield_pde.history.store import MASSES, ZERO, ZERO_MASSES, MemoryStore, Store
 from meanfield_pde.initial.given import InitialLike
-from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.build import build_evolution
+from meanfield_pde.solver.build import start_evolution
 from meanfield_pde.solver.diagnostics import Diagnostics
 from meanfield_pde.solver.distances import Distances
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.following import MassFollower, check_resolution
 from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
 from meanfield_pde.solver.wide_evolution import LogEvolution
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -93,29 +95,30 @@ class Simulation:
         settings: SolverCase | None = None,
         threads: int | None = None,
         compare: CompareCase | None = None,
+        resolution: float | None = None,
     ) -> None:
         settings = settings or SolverCase()
+        if resolution is not None:
+            resolution = check_resolution(resolution, attention.dimension)
         self.attention = attention
         self.comm = mesh.comm
         self.threads = set_threads(mesh.comm, threads)
         self.volumes = FiniteVolumes(mesh)
         self.projection = ProjectionLimit(attention)
         self.equation = Equation(attention, self.volumes, settings)
-        masses = cell_masses(initial, self.volumes)
-        self.evolution = build_evolution(self.equation, masses, self.projection)
+        self.evolution = start_evolution(self.equation, initial, resolution, self.projection)
         if self.log_masses:
             LOG.info("log masses: the tail is followed below the range of doubles")
-        self.diagnostics = Diagnostics(
-            self.volumes, settings.tolerance, layers_of(attention)[0], self._projection_of_layers
-        )
         self.cells = Cells.of(self.volumes)
+        self._places = {MASSES: (self.volumes, self.cells), ZERO_MASSES: (self.volumes, self.cells)}
+        self.diagnostics = self._diagnostics(layers_of(attention)[0])
         self.distances: Distances | None = None
         self.zero: Evolution | None = None
         if compare is not None:
             self.distances = Distances(compare, self.projection, initial, self.cells)
             if compare.zero_temperature:
                 cold = self.equation.at(attention.with_beta(math.inf))
-                self.zero = build_evolution(cold, masses, self.projection)
+                self.zero = start_evolution(cold, initial, resolution, self.projection)
         self.until = 0.0
         self.store: Store = MemoryStore()
         self.rows: list[dict[str, float]] = []
@@ -180,18 +183,45 @@ class Simulation:
     def _save(self) -> None:
         state = self.evolution.state
         arrays = state.gather(state.saved)
+        density, places = self._measure(self.evolution, MASSES, arrays[MASSES])
+        arrays |= places
+        zero: Measure | None = None
         if self.zero is not None:
-            arrays[ZERO_MASSES] = self.volumes.gather(self.zero.masses)
+            arrays[ZERO_MASSES] = self.zero.state.gather([MASSES])[MASSES]
+            zero, places = self._measure(self.zero, ZERO_MASSES, arrays[ZERO_MASSES])
+            arrays |= {ZERO + name: array for name, array in places.items()}
         row = {"time": self.evolution.time, "step": float(self.evolution.step)}
         layer = acting(self.attention, self.evolution.time)
-        if self.diagnostics.layer is not layer:
+        if self.diagnostics.volumes is not self.evolution.equation.volumes:
+            self.diagnostics = self._diagnostics(layer)
+        elif self.diagnostics.layer is not layer:
             self.diagnostics.use(layer)
         row |= self.diagnostics.row(arrays[MASSES])
         if self.distances is not None:
-            row |= on_root(self.comm, self.distances.row, arrays[MASSES], arrays.get(ZERO_MASSES))
+            row |= on_root(self.comm, self.distances.row, density, zero)
         row["log_energy"] = row.pop("log_energy")  # last: not one of the columns users know
+        if isinstance(self.evolution.follower, MassFollower):
+            row |= self.evolution.follower.row(self.evolution)
         self.store.append(self.evolution.time, arrays)
         self.rows.append(row)
+
+    def _measure(
+        self, evolution: Evolution, name: str, masses: np.ndarray
+    ) -> tuple[Measure, dict[str, np.ndarray]]:
+        """Masses as a measure on the cells of an evolution, and these cells if they move."""
+        volumes = evolution.equation.volumes
+        if self._places[name][0] is not volumes:
+            self._places[name] = (volumes, Cells.of(volumes))
+        cells = self._places[name][1]
+        places = {} if evolution.follower is None else cells.arrays()
+        return Measure(cells.points, masses, cells.spread), places
+
+    def _diagnostics(self, layer: Attention) -> Diagnostics:
+        """The numbers of a row, on the mesh where the evolution stands."""
+        equation = self.evolution.equation
+        return Diagnostics(
+            equation.volumes, equation.settings.tolerance, layer, self._projection_of_layers
+        )
 
     @property
     def _projection_of_layers(self) -> ProjectionLimit | None:
@@ -233,6 +263,7 @@ def solve(
     threads: int | None = None,
     compare: CompareCase | None = None,
     log_masses: bool | None = None,
+    resolution: float | None = None,
     observers: Iterable[Observer] = (),
 ) -> Solution:
     """Solve d/dt mu + div(mu P_x V m) = 0 on the mesh, from time 0 to `until`. Collective.
@@ -251,6 +282,9 @@ def solve(
         compare: Wasserstein distances to add to the history.
         log_masses: whether masses may leave the range of doubles; by default if the tail is
             predicted to do so before the metastable state ends. What is saved are doubles.
+        resolution: in radians; the mesh is split and merged as the mass moves, so that its own
+            part of the error in W_1 stays below this. The mesh given is the coarsest; each saved
+            time has its own cells, `solution.cells_at(i)`. By default the mesh stays as it is.
         observers: called after every step and every saved time.
     """
     times = TimeCase(until, tuple(save_at), save_every).save_times
@@ -262,6 +296,7 @@ def solve(
         settings=SolverCase(scheme, tolerance, chosen),
         threads=threads,
         compare=compare,
+        resolution=resolution,
     )
     try:
         simulation.run(times, observers)

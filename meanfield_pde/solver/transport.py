@@ -24,6 +24,7 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.gradients import gradient_weights
 
 STEEPEST = 1.0  # bound on |g_f|
 
@@ -93,17 +94,13 @@ def _slope_weights(volumes: FiniteVolumes) -> np.ndarray:
 
     The gradient solves the least-squares problem over the neighbours j in the tangent plane.
     """
-    owned, d = volumes.owned, volumes.dimension
-    x = volumes.centre[:owned, None]
-    to_neighbours = geometry.tangent_vector(x, volumes.centre[volumes.neighbours])
-    to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
-    # An orthonormal frame of the tangent plane; the gradient does not depend on which.
-    frame = geometry.normalised(to_neighbours[:, :1])
-    if d == 3:
-        frame = np.concatenate([frame, np.cross(x, frame)], axis=1)
-    to_neighbours = np.einsum("cjd,ctd->cjt", to_neighbours, frame)
-    to_facets = np.einsum("cid,ctd->cit", to_facets, frame)
-    return np.ascontiguousarray(to_facets @ np.linalg.pinv(to_neighbours))
+    owned = volumes.owned
+    centre = volumes.centre[:owned]
+    frame, weights = gradient_weights(centre, volumes.centre[volumes.neighbours])
+    to_facets = geometry.tangent_vector(
+        centre[:, None], volumes.facet_midpoint[volumes.cell_facets]
+    )
+    return np.ascontiguousarray(np.einsum("cid,ctd->cit", to_facets, frame) @ weights)
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.

@@ -27,8 +27,10 @@ from petsc4py import PETSc
 import numba
 import numpy as np
 
+from meanfield_pde.attention.head import Attention
 from meanfield_pde.errors import InputError
-from meanfield_pde.history.store import MASSES
+from meanfield_pde.history.store import MASSES, Arrays
+from meanfield_pde.mesh.transfer import Transfer
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.transport import face_factors
@@ -63,8 +65,8 @@ class LogEvolution(Evolution):
         mantissa, exponent: of the masses of own cells, M = mantissa 2^exponent.
     """
 
-    def __init__(self, equation: Equation, masses: np.ndarray) -> None:
-        super().__init__(equation, masses)
+    def _settle(self, equation: Equation, layer: Attention, masses: np.ndarray) -> None:
+        super()._settle(equation, layer, masses)
         options = PETSc.Options()
         if (
             self._ts.getType() != PETSc.TS.Type.SSP
@@ -96,14 +98,17 @@ class LogEvolution(Evolution):
         """Logarithms of the masses of own cells; -inf where a mass is exactly zero."""
         return log_of(self.mantissa, self.exponent)
 
+    def carried(self, transfer: Transfer, arrays: Arrays | None = None) -> dict[str, np.ndarray]:
+        """The state, or the arrays given instead, on another mesh, whatever its size."""
+        given = self.state.gather() if arrays is None else arrays
+        mantissa, exponent = transfer.wide(given[MANTISSA], given[EXPONENT])
+        wide = {MANTISSA: mantissa, EXPONENT: exponent, MASSES: _doubles(mantissa, exponent)}
+        return super().carried(transfer, given) | wide
+
     def _put(self, mantissa: np.ndarray, exponent: np.ndarray) -> None:
         """Set the state, and the masses with it."""
         self.state[MANTISSA], self.state[EXPONENT] = mantissa, exponent
-        self.state[MASSES] = self._as_doubles()
-
-    def _as_doubles(self) -> np.ndarray:
-        exponent = np.maximum(self.exponent, -2000.0).astype(np.int32)
-        return np.ldexp(self.mantissa, exponent)
+        self.state[MASSES] = _doubles(mantissa, exponent)
 
     def _present_rate(self) -> float:
         if self._flux is None:
@@ -167,6 +172,11 @@ def split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mantissas in [1/2, 1) and exponents, both as floats, of non-negative numbers."""
     mantissa, exponent = np.frexp(np.asarray(values, dtype=float))
     return mantissa, np.where(mantissa > 0, exponent, _NOTHING)
+
+
+def _doubles(mantissa: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """Mantissa 2^exponent; zero where that is below the smallest double."""
+    return np.ldexp(mantissa, np.maximum(exponent, -2000.0).astype(np.int32))
 
 
 def log_of(mantissa: np.ndarray, exponent: np.ndarray) -> np.ndarray:

@@ -1,0 +1,223 @@
+"""A mesh that can be split and merged: the leaves of a forest of bisected cells.
+
+The roots are the cells of a base mesh, arcs or geodesic triangles. A cell (a, b) or (a, b, c) is
+cut at m, the midpoint of its first edge from a to b,
+
+    (a, b)     ->  (a, m), (m, b)
+    (a, b, c)  ->  (c, a, m), (b, c, m),
+
+which on the sphere is newest-vertex bisection: the edge that is cut next lies opposite the vertex
+made last, and the first one is the longest edge of a root, so that angles stay bounded. Both pieces
+are geodesic cells and together are the cell exactly. The leaves always form a mesh: on the sphere a
+vertex never lies inside the edge of a neighbour, and on the circle neighbours differ by one level.
+
+Everything is plain numpy on arrays that every rank has, in the order of `keys`: the number of the
+root followed by the way down to the leaf, bit by bit. Midpoints are the same bit for bit whichever
+cell they are computed from, so that a vertex is known by its coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.mesh.surface import Surface
+
+# Bits of a key that tell the way down: no leaf lies deeper than this below its root. Half as many
+# halvings of the width on the sphere: 1e-6 of the base mesh, and 1e-12 on the circle.
+DEEPEST = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """The leaves, sorted by key; a new forest is made by `refined` and `coarsened`.
+
+    Attributes:
+        keys: root << DEEPEST | way << (DEEPEST - level), one for each leaf.
+        levels: number of bisections between root and leaf.
+        corners: vertices of each leaf, N x d x d; the first two are the edge that is cut next.
+    """
+
+    keys: np.ndarray
+    levels: np.ndarray
+    corners: np.ndarray
+
+    @classmethod
+    def of(cls, surface: Surface) -> Forest:
+        """The roots alone: the cells of a base mesh."""
+        cells = surface.cells
+        if surface.dimension == 3:
+            cells = _longest_edge_first(surface)
+        count = len(cells)
+        keys = np.arange(count, dtype=np.int64) << DEEPEST
+        return cls(keys, np.zeros(count, dtype=np.int64), surface.points[cells] + 0.0)
+
+    @classmethod
+    def grown(cls, surface: Surface, keys: np.ndarray, levels: np.ndarray) -> Forest:
+        """The forest with these leaves, as a checkpoint names them."""
+        forest = cls.of(surface)
+        while not (len(keys) == len(forest.keys) and (forest.levels == levels).all()):
+            wanted = levels[np.searchsorted(keys, forest.keys)]
+            forest = forest._bisected(wanted > forest.levels)
+        return forest
+
+    @property
+    def dimension(self) -> int:
+        """Dimension d of the surrounding space."""
+        return int(self.corners.shape[-1])
+
+    @property
+    def count(self) -> int:
+        """Number of leaves."""
+        return len(self.keys)
+
+    @cached_property
+    def surface(self) -> Surface:
+        """The leaves as a mesh, each vertex once, in an order that only depends on the leaves."""
+        points, number = _distinct(self.corners.reshape(-1, self.dimension))
+        return Surface(points, number.reshape(self.count, -1))
+
+    @cached_property
+    def neighbours(self) -> np.ndarray:
+        """The leaf across the facet opposite to each vertex, N x d."""
+        d = self.dimension
+        order = np.argsort(self._facets, kind="stable")
+        neighbours = np.empty(self.count * d, dtype=np.int64)
+        pairs = order.reshape(-1, 2)
+        neighbours[pairs[:, 0]], neighbours[pairs[:, 1]] = pairs[:, 1] // d, pairs[:, 0] // d
+        return neighbours.reshape(self.count, d)
+
+    @property
+    def _facets(self) -> np.ndarray:
+        """A number for the facet opposite to each vertex of each leaf, in one row."""
+        d, cells = self.dimension, self.surface.cells
+        if d == 2:
+            return cells[:, ::-1].ravel()
+        ends = np.sort(cells[:, [[1, 2], [2, 0], [0, 1]]], axis=2)
+        return (ends[..., 0] * len(self.surface.points) + ends[..., 1]).ravel()
+
+    def refined(self, marked: np.ndarray) -> Forest:
+        """Cut the marked leaves, and what has to be cut with them so that the leaves are a mesh."""
+        marked = marked & (self.levels < DEEPEST)
+        forest = self
+        while marked.any():
+            if self.dimension == 2:
+                marked = forest._balanced(marked)
+            forest = forest._bisected(marked)
+            marked = forest._hanging() if self.dimension == 3 else np.zeros(1, dtype=bool)
+        return forest
+
+    def coarsened(self, marked: np.ndarray) -> Forest:
+        """Put marked leaves together with their siblings, one level, where all are marked.
+
+        On the sphere a vertex can be taken out where all the leaves around it were made with it.
+        """
+        first = self._removable(marked)
+        if not len(first):
+            return self
+        bit = np.int64(1) << (DEEPEST - self.levels[first])
+        one, two = self.corners[first], self.corners[first + 1]
+        if self.dimension == 2:
+            parents = np.stack([one[:, 0], two[:, 1]], axis=1)
+        else:
+            parents = np.stack([one[:, 1], two[:, 0], one[:, 0]], axis=1)
+        corners, levels, keys = self.corners.copy(), self.levels.copy(), self.keys.copy()
+        corners[first], levels[first], keys[first] = parents, levels[first] - 1, keys[first] & ~bit
+        keep = np.ones(self.count, dtype=bool)
+        keep[first + 1] = False
+        return Forest(keys[keep], levels[keep], corners[keep])
+
+    def _bisected(self, marked: np.ndarray) -> Forest:
+        """The marked leaves cut, nothing else."""
+        copies = np.where(marked, 2, 1)
+        origin = np.repeat(np.arange(self.count), copies)
+        second = np.concatenate([[False], origin[1:] == origin[:-1]])
+        cut = marked[origin]
+        first = cut & ~second
+        levels = self.levels[origin] + cut
+        keys = self.keys[origin] + np.where(second, np.int64(1) << (DEEPEST - levels), 0)
+        corners = self.corners[origin]
+        parents = self.corners[marked]
+        middle = normalised(parents[:, 0] + parents[:, 1])
+        if self.dimension == 2:
+            corners[first, 1] = middle
+            corners[second, 0] = middle
+        else:
+            a, b, c = parents[:, 0], parents[:, 1], parents[:, 2]
+            corners[first] = np.stack([c, a, middle], axis=1)
+            corners[second] = np.stack([b, c, middle], axis=1)
+        return Forest(keys, levels, corners)
+
+    def _balanced(self, marked: np.ndarray) -> np.ndarray:
+        """Marks of arcs, and of those that would be left two levels behind a neighbour."""
+        while True:
+            after = self.levels + marked
+            behind = ~marked & (after[self.neighbours].max(axis=1) > after + 1)
+            if not behind.any():
+                return marked
+            marked = marked | behind
+
+    def _hanging(self) -> np.ndarray:
+        """The leaves that have a vertex inside one of their edges."""
+        facets = self._facets
+        _, number, times = np.unique(facets, return_inverse=True, return_counts=True)
+        alone = np.flatnonzero(times[number] == 1)
+        leaf, opposite = alone // 3, alone % 3
+        ends = [self.corners[leaf, (opposite + k) % 3] for k in (1, 2)]
+        points = np.concatenate([*ends, normalised(ends[0] + ends[1])])
+        _, vertex = _distinct(points)
+        # The midpoint of an edge hangs if it is the end of another.
+        hangs = np.isin(vertex[2 * len(alone) :], vertex[: 2 * len(alone)])
+        found = np.zeros(self.count, dtype=bool)
+        found[leaf[hangs]] = True
+        return found
+
+    def _removable(self, marked: np.ndarray) -> np.ndarray:
+        """The first of each pair of siblings that can be put together."""
+        d, levels = self.dimension, self.levels
+        bit = np.int64(1) << np.maximum(DEEPEST - levels, 0)
+        first = (levels > 0) & (self.keys & bit == 0)
+        last = np.arange(self.count) == self.count - 1
+        follower = np.minimum(np.arange(self.count) + 1, self.count - 1)
+        first &= ~last & (levels[follower] == levels) & (self.keys[follower] == self.keys + bit)
+        fine = marked & marked[follower]
+        if d == 2:
+            around = np.maximum(
+                levels[self.neighbours].max(axis=1), levels[self.neighbours[follower]].max(axis=1)
+            )
+            return np.flatnonzero(first & fine & (around <= levels))
+        cells = self.surface.cells
+        vertices = len(self.surface.points)
+        around = np.bincount(cells.ravel(), minlength=vertices)
+        pairs = np.flatnonzero(first & fine)
+        made = np.bincount(cells[pairs, 2], minlength=vertices)
+        newest = cells[pairs, 2]
+        return pairs[2 * made[newest] == around[newest]]
+
+
+def _longest_edge_first(surface: Surface) -> np.ndarray:
+    """Triangles turned so that their longest edge comes first.
+
+    Edges of equal length are told apart by their vertices, so that no ring of triangles waits for
+    one another.
+    """
+    cells = surface.cells
+    ends = np.stack([cells[:, [0, 1]], cells[:, [1, 2]], cells[:, [2, 0]]], axis=1)
+    low, high = ends.min(axis=2), ends.max(axis=2)
+    length = np.linalg.norm(surface.points[low] - surface.points[high], axis=2)
+    best = np.lexsort((high, low, length), axis=1)[:, -1]
+    return np.take_along_axis(cells, (best[:, None] + np.arange(3)) % 3, axis=1)
+
+
+def _distinct(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct rows, sorted, and which of them each row is."""
+    order = np.lexsort(points.T)
+    ordered = points[order]
+    new = np.ones(len(points), dtype=bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    number = np.empty(len(points), dtype=np.int64)
+    number[order] = np.cumsum(new) - 1
+    return ordered[new], number

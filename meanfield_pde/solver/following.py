@@ -1,0 +1,202 @@
+"""A mesh that follows the mass: cells are split and merged between the steps of an evolution.
+
+Every few steps the estimates of `mesh_error` are taken. The mesh changes only when one of them is
+about to be broken, and then as far as leaves it some time: cells are split until the estimate of
+W_1 is below half of `resolution`, and those are merged whose parents would add next to nothing to
+it. Which cells these are is decided on rank 0, from numbers that all ranks have.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mpi4py import MPI
+
+import numpy as np
+
+from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.errors import InputError, SolverError
+from meanfield_pde.history.store import Arrays
+from meanfield_pde.initial.given import InitialLike
+from meanfield_pde.initial.masses import cell_masses
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.forest import Forest
+from meanfield_pde.mesh.surface import Surface, build_mesh
+from meanfield_pde.mesh.transfer import Transfer
+from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.mesh_error import Leaves, MeshError
+from meanfield_pde.solver.settings import SolverCase
+from meanfield_pde.support.checks import real
+
+LOG = logging.getLogger("meanfield_pde")
+
+MOST_CELLS = 200_000
+CHECK_EVERY = 4  # steps, if they are short: in units of 1 / |V|,
+_SHORT = 0.02
+# Of `resolution`: where cells are split, where that stops, and what merged cells may add up to.
+_SPLIT_ABOVE, _SPLIT_TO, _MERGE_TO = 0.8, 0.4, 0.1
+_FIRST_ROUNDS = 60  # in which the mesh is fitted to the initial density
+
+
+def check_resolution(resolution: float, dimension: int | None) -> float:
+    """A resolution that can be had with `MOST_CELLS` cells, of width sqrt(resolution); or raise."""
+    resolution = real(
+        resolution, "mesh.resolution", "a number of radians > 0 and < 1", lambda r: 0 < r < 1
+    )
+    cost = {2: 2 * np.pi / np.sqrt(resolution), 3: 4 * np.pi / resolution, None: 0.0}[dimension]
+    if cost > MOST_CELLS:
+        finest = {2: (2 * np.pi / MOST_CELLS) ** 2, 3: 4 * np.pi / MOST_CELLS}[dimension or 2]
+        raise InputError(
+            f"mesh.resolution = {resolution:g} takes about {cost:.1e} cells even where the density "
+            f"is smooth, more than the {MOST_CELLS} that are allowed; give {finest:.0e} or more"
+        )
+    return resolution
+
+
+class MassFollower:
+    """The mesh of one evolution, and when it changes.
+
+    Attributes:
+        forest: the present mesh.
+        leaves: the same as cells.
+        resolution: what W_1 of the mesh is kept below, in radians.
+        changes: how often the mesh was changed.
+    """
+
+    def __init__(self, base: Surface, resolution: float, comm: MPI.Comm) -> None:
+        self.resolution = resolution
+        self.changes = 0
+        self._base = base
+        self._comm = comm
+        self._take(Forest.of(base))
+
+    @classmethod
+    def on(cls, volumes: FiniteVolumes, resolution: float) -> MassFollower:
+        """A follower whose coarsest mesh is that of the finite volumes."""
+        cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
+        return cls(Surface(volumes.vertices, cells), resolution, volumes.comm)
+
+    def begin(
+        self, attention: AttentionLike, initial: InitialLike, settings: SolverCase
+    ) -> tuple[Equation, np.ndarray]:
+        """Fit the mesh to an initial density: the equation on it, and the masses of own cells."""
+        layer = layers_of(attention)[0]
+        equation = Equation(attention, self._volumes(), settings)
+        masses = cell_masses(initial, equation.volumes)
+        for _ in range(_FIRST_ROUNDS):
+            flux = equation.right_hand_side(layer).flux(masses)
+            with np.errstate(divide="ignore"):
+                error = self._estimate(equation.volumes, np.log(masses), flux, layer)
+            split, _ = self._marks(error)
+            old = self.forest
+            if not split.any():
+                break
+            self._take(self._grown(old.refined(split)))
+            every = equation.volumes.gather(masses)
+            equation = Equation(attention, self._volumes(), settings)
+            # Masses are integrals over the new cells, unless they are all that is known.
+            if isinstance(initial, np.ndarray):
+                initial = Transfer(old, self.forest, error.slopes).masses(every)
+            masses = cell_masses(initial, equation.volumes)
+        return equation, masses
+
+    def follow(self, evolution: Evolution) -> None:
+        """Change the mesh of the evolution if it has to be, after some of its steps. Collective."""
+        short = evolution.last_dt * evolution.terms.speed < _SHORT
+        if short and evolution.step % CHECK_EVERY:
+            return
+        error = self.estimate(evolution)
+        split, merge = self._marks(error)
+        if not split.any():
+            return
+        old = self.forest
+        refined = self._grown(old.refined(split))
+        first = Transfer(old, refined, error.slopes)
+        arrays = evolution.carried(first)
+        merge = merge[first.origin] & (refined.levels == old.levels[first.origin])
+        new = refined.coarsened(merge)
+        if new is not refined:
+            arrays = evolution.carried(Transfer(refined, new, np.zeros(0)), arrays)
+        self._take(new)
+        equation = evolution.equation
+        evolution.move(Equation(equation.attention, self._volumes(), equation.settings), arrays)
+        self.changes += 1
+
+    def estimate(self, evolution: Evolution) -> MeshError:
+        """What the mesh leaves open in the present state. Collective."""
+        return self._estimate(
+            evolution.equation.volumes,
+            evolution.log_masses,
+            evolution.present_flux(),
+            evolution.terms.layer,
+        )
+
+    def row(self, evolution: Evolution) -> dict[str, float]:
+        """Columns of the history: number of cells, least width, estimate of W_1. Collective."""
+        return {
+            "cells": float(self.forest.count),
+            "least_width": float(self.leaves.width.min()),
+            "mesh_error": self.estimate(evolution).total,
+        }
+
+    def record(self) -> dict[str, np.ndarray]:
+        """What `regrown` takes: the mesh, for a checkpoint."""
+        return {"leaf_keys": self.forest.keys, "leaf_levels": self.forest.levels}
+
+    def regrown(self, record: Arrays) -> FiniteVolumes:
+        """The mesh that a checkpoint names. Collective."""
+        self._take(Forest.grown(self._base, record["leaf_keys"], record["leaf_levels"]))
+        return self._volumes()
+
+    def _take(self, forest: Forest) -> None:
+        self.forest = forest
+        self.leaves = Leaves(forest)
+
+    def _volumes(self) -> FiniteVolumes:
+        return FiniteVolumes(build_mesh(self.forest.surface, self._comm))
+
+    def _grown(self, forest: Forest) -> Forest:
+        if forest.count > MOST_CELLS:
+            raise SolverError(
+                f"mesh.resolution = {self.resolution:g} takes {forest.count} cells, more than the "
+                f"{MOST_CELLS} that are allowed; ask for less"
+            )
+        return forest
+
+    def _estimate(
+        self, volumes: FiniteVolumes, log_masses: np.ndarray, flux: np.ndarray, layer: Attention
+    ) -> MeshError:
+        facets = volumes.cell_facets
+        speed = np.abs(flux[facets] / volumes.facet_length[facets]).max(axis=1)
+        found = volumes.gather(np.column_stack([log_masses, speed]))
+        return MeshError(self.leaves, found[:, 0], found[:, 1], layer)
+
+    def _marks(self, error: MeshError) -> tuple[np.ndarray, np.ndarray]:
+        """Which leaves are to be split, and which may be merged; none unless one has to be split.
+
+        The same on all ranks. Thresholds are rounded to powers of sqrt(2), so that they do not
+        hang on the last digits of the masses.
+        """
+        resolution, levels = self.resolution, self.forest.levels
+        unresolved = error.unresolved(resolution)
+        nothing = np.zeros(self.forest.count, dtype=bool)
+        marks = (nothing, nothing)
+        if self._comm.rank == 0 and (error.total > _SPLIT_ABOVE * resolution or unresolved.any()):
+            split = unresolved.copy()
+            if error.total > _SPLIT_ABOVE * resolution:
+                split |= error.misplaced > _threshold(error.misplaced, _SPLIT_TO * resolution)
+            parents = error.parents()
+            merge = parents <= _threshold(parents, _MERGE_TO * resolution)
+            wider = 2.0 ** (1 / (self.forest.dimension - 1))
+            merge &= ~split & (levels > 0) & ~error.unresolved(resolution, wider * 1.2)
+            marks = (split, merge)
+        return self._comm.bcast(marks)
+
+
+def _threshold(values: np.ndarray, budget: float) -> float:
+    """A bound such that the values up to it add up to less than the budget, nearly."""
+    ordered = np.sort(values)
+    last = min(int(np.searchsorted(np.cumsum(ordered), budget)), len(ordered) - 1)
+    return float(2.0 ** (np.floor(2 * np.log2(max(ordered[last], 1e-300))) / 2))
