@@ -21,7 +21,8 @@ from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar
 from meanfield_pde.results.tables import write_summary
 from meanfield_pde.results.writer import ResultWriter, density_store
-from meanfield_pde.solver.simulation import Observer, Simulation, Solution
+from meanfield_pde.solver.simulation import Observer, Simulation
+from meanfield_pde.solver.solution import Solution
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.theory.phases import Phases, phases_of_history
 from meanfield_pde.theory.projection_limit import ProjectionLimit

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.solver.following import MassFollower
-from meanfield_pde.solver.simulation import Simulation, Solution
+from meanfield_pde.solver.simulation import Simulation
+from meanfield_pde.solver.solution import Solution
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.phases import Phases
 

@@ -1,4 +1,4 @@
-"""Initial densities that only a script can give: a function of points, the masses of the cells."""
+"""Initial densities that only a script can give: functions of points or of DOLFINx, and masses."""
 
 from __future__ import annotations
 
@@ -7,24 +7,34 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from dolfinx import fem
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import Content, InitialDensity
 from meanfield_pde.initial.formula import ExpressionDensity
 from meanfield_pde.initial.pointwise import PointwiseDensity
+from meanfield_pde.mesh.fields import function_on_cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.geometry import normalised
+
+# A mesh counts as that of the problem if its cells are at the same places to this.
+_SAME_PLACE = 1e-6
 
 # What `solve` takes as initial density: one of the objects, a function of points (N x d -> N), a
-# formula, or the masses of the cells in input order.
-InitialLike = InitialDensity | Callable[[np.ndarray], np.ndarray] | str | np.ndarray
+# formula, a function of DOLFINx on the same mesh, or the masses of the cells in input order.
+type InitialLike = (
+    InitialDensity | Callable[[np.ndarray], np.ndarray] | str | fem.Function | np.ndarray
+)
 
 
 def as_initial(initial: InitialLike) -> InitialDensity:
-    """The initial density as an object."""
+    """The initial density as an object. Collective for a function of DOLFINx."""
     if isinstance(initial, InitialDensity):
         return initial
     if isinstance(initial, str):
         return ExpressionDensity(initial)
+    if isinstance(initial, fem.Function):  # which is callable, too
+        return FieldDensity.of(initial)
     if callable(initial):
         return FunctionDensity(initial)
     return CellMasses(np.asarray(initial, dtype=float))
@@ -79,3 +89,41 @@ class CellMasses(InitialDensity):
     def exact(self, dimension: int) -> Content:
         """The masses."""
         return Content(self.masses)
+
+
+@dataclass(frozen=True, eq=False)
+class FieldDensity(CellMasses):
+    """A density given by a function of DOLFINx, integrated over the cells of its mesh.
+
+    A value in a straight cell is the density, with respect to arc length or area, at the point of
+    the circle or the sphere above it.
+
+    Attributes:
+        centres: the mean of the vertices of each cell, in input order.
+    """
+
+    centres: np.ndarray
+
+    @classmethod
+    def of(cls, function: fem.Function) -> FieldDensity:
+        """Integrate a scalar function. Collective."""
+        if not isinstance(function, fem.Function) or function.ufl_shape != ():
+            raise InputError(
+                "the initial density must be a scalar fem.Function, got one of shape "
+                f"{getattr(function, 'ufl_shape', None)}"
+            )
+        return cls(*function_on_cells(function))
+
+    def cell_masses(self, volumes: FiniteVolumes) -> np.ndarray:
+        """The entries of this rank's own cells."""
+        own = volumes.cell_points[: volumes.owned].mean(axis=1)
+        centres = normalised(volumes.gather(own))
+        if (
+            centres.shape != self.centres.shape
+            or np.abs(centres - self.centres).max() > _SAME_PLACE
+        ):
+            raise InputError(
+                "the initial density is a function on another mesh; interpolate it first, with "
+                "fem.Function.interpolate_nonmatching, or give `solve` the mesh of the function"
+            )
+        return volumes.scatter(self.masses)

@@ -23,7 +23,7 @@ from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.checks import check_surface
-from meanfield_pde.mesh.surface import Surface, build_mesh
+from meanfield_pde.mesh.surface import Surface, build_mesh, on_sphere
 from meanfield_pde.support.files import flush
 
 _GMSH_HINT = "reading a .msh file needs gmsh: pip install 'meanfield_pde[gmsh]'"
@@ -67,12 +67,7 @@ def read_surface(path: str | Path) -> Surface:
         raise InputError(f"{path}: no such mesh file{_suggestion(path)}")
     surface = readers[path.suffix](path)
     check_surface(surface, str(path))
-    used, cells = np.unique(surface.cells, return_inverse=True)
-    points = surface.points[used, : surface.cells.shape[1]]
-    radius = np.linalg.norm(points, axis=1)
-    off = np.abs(radius - 1) > 4 * np.finfo(float).eps
-    points[off] /= radius[off, None]
-    return Surface(points, cells.reshape(surface.cells.shape))
+    return on_sphere(surface)
 
 
 def write_surface(path: str | Path, surface: Surface) -> None:

@@ -159,6 +159,19 @@ def build_mesh(surface: Surface, comm: MPI.Comm = MPI.COMM_WORLD) -> dolfinx_mes
     )
 
 
+def on_sphere(surface: Surface) -> Surface:
+    """A checked surface with its vertices on the sphere, and without those that no cell uses.
+
+    Vertices that are on the sphere to rounding are kept bit for bit.
+    """
+    used, cells = np.unique(surface.cells, return_inverse=True)
+    points = surface.points[used, : surface.cells.shape[1]]
+    radius = np.linalg.norm(points, axis=1)
+    off = np.abs(radius - 1) > 4 * np.finfo(float).eps
+    points[off] /= radius[off, None]
+    return Surface(points, cells.reshape(surface.cells.shape))
+
+
 def _graded(points: np.ndarray, grade: float, axis: np.ndarray | None) -> np.ndarray:
     if not (np.isfinite(grade) and grade >= 1):
         raise InputError(f"mesh.grade must be a finite number >= 1, got {grade}")

@@ -10,7 +10,7 @@ import logging
 import math
 import time as clock
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
@@ -18,10 +18,10 @@ from dolfinx import mesh as dolfinx_mesh
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, acting, layers_of, pieces
 from meanfield_pde.errors import InputError
-from meanfield_pde.history.history import History
 from meanfield_pde.history.store import MASSES, ZERO, ZERO_MASSES, MemoryStore, Store
-from meanfield_pde.initial.given import InitialLike
+from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.initial.uniform import Uniform
+from meanfield_pde.mesh.adopt import usable_mesh
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.build import start_evolution
@@ -31,6 +31,7 @@ from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.following import MassFollower, check_resolution
 from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
+from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.wide_evolution import LogEvolution
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
@@ -38,23 +39,6 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
-
-
-@dataclass(frozen=True, eq=False)
-class Solution(History):
-    """The density at the saved times, the same on every rank.
-
-    Attributes:
-        steps: number of time steps taken.
-        rejected: number of steps that had to be repeated.
-        wall_time: seconds.
-        mesh: the DOLFINx mesh.
-    """
-
-    steps: int = 0
-    rejected: int = 0
-    wall_time: float = 0.0
-    mesh: dolfinx_mesh.Mesh | None = None
 
 
 class Observer:
@@ -98,6 +82,7 @@ class Simulation:
         resolution: float | None = None,
     ) -> None:
         settings = settings or SolverCase()
+        initial = as_initial(initial)
         if resolution is not None:
             resolution = check_resolution(resolution, attention.dimension)
         self.attention = attention
@@ -241,6 +226,7 @@ class Simulation:
             steps=self.evolution.step,
             rejected=self.evolution.rejected,
             wall_time=self.wall_time,
+            tolerance=self.equation.settings.tolerance,
             mesh=self.volumes.mesh,
         )
 
@@ -270,9 +256,10 @@ def solve(
 
     Args:
         attention: the matrices and the inverse temperature; `Layers` change with time.
-        mesh: a mesh of the circle or the sphere, distributed over its communicator.
-        initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function
-            of points, or the masses of the cells in input order; uniform if left out.
+        mesh: a DOLFINx mesh of the circle or the sphere, distributed over its communicator.
+        initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function of
+            points, a scalar `fem.Function` on the mesh, or the masses of the cells in input
+            order; uniform if left out.
         until: end time.
         save_at: times to save besides the start and the end.
         save_every: the interval between saved times, instead of `save_at`.
@@ -291,7 +278,7 @@ def solve(
     chosen = next(name for name, value in LOG_MASSES.items() if value is log_masses)
     simulation = Simulation(
         attention,
-        mesh,
+        usable_mesh(mesh),
         Uniform() if initial is None else initial,
         settings=SolverCase(scheme, tolerance, chosen),
         threads=threads,
@@ -300,6 +287,6 @@ def solve(
     )
     try:
         simulation.run(times, observers)
-        return simulation.solution()
+        return replace(simulation.solution(), mesh=mesh)  # the cells are numbered alike
     finally:
         simulation.close()

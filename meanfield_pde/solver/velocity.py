@@ -134,6 +134,21 @@ class MeanField:
         """The same for log masses, which may be below the range of doubles. Collective."""
         if self._fixed is not None:
             return self._fixed
+        return self._facet_flux(self._vertex_means(log_masses))
+
+    def velocity(self, masses: np.ndarray) -> np.ndarray:
+        """The velocity P_x V m(x) at all vertices, for the masses of own cells. Collective."""
+        vertices = self.volumes.vertices
+        if self._fixed is not None:
+            means = self.attention.mean(vertices)
+        else:
+            with np.errstate(divide="ignore"):
+                means = self._vertex_means(np.log(masses))
+        moved = means @ self.attention.value.T
+        return moved - (moved * vertices).sum(axis=1, keepdims=True) * vertices
+
+    def _vertex_means(self, log_masses: np.ndarray) -> np.ndarray:
+        """m(x) at all vertices."""
         log_masses = self.volumes.gather(log_masses)
         if self._log_shares is not None:
             log_masses = (log_masses[:, None] + self._log_shares).ravel()
@@ -147,7 +162,7 @@ class MeanField:
             points = "1 point" if self.points_per_cell == 1 else f"{self.points_per_cell} points"
             _log.info("attention sum, %s a cell: %s", points, self._sum.method)
         self._logged = True
-        return self._facet_flux(means)
+        return means
 
     def _shared_sum(self) -> SharedSum:
         volumes, attention = self.volumes, self.attention

@@ -1,0 +1,70 @@
+"""What `solve` returns: the history of a run, and its fields as functions of DOLFINx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from dolfinx import fem
+from dolfinx import mesh as dolfinx_mesh
+
+from meanfield_pde.attention.layers import acting
+from meanfield_pde.history.history import History
+from meanfield_pde.mesh.adopt import usable_mesh
+from meanfield_pde.mesh.fields import cell_function, vertex_function
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.surface import Surface, build_mesh
+from meanfield_pde.solver.velocity import MeanField
+
+
+@dataclass(frozen=True, eq=False)
+class Solution(History):
+    """The density at the saved times, the same on every rank.
+
+    Attributes:
+        steps: number of time steps taken.
+        rejected: number of steps that had to be repeated.
+        wall_time: seconds.
+        tolerance: of the attention sum.
+        mesh: the DOLFINx mesh that was given to `solve`; the coarsest, if it follows the mass.
+    """
+
+    mesh: dolfinx_mesh.Mesh = field(kw_only=True)
+    steps: int = 0
+    rejected: int = 0
+    wall_time: float = 0.0
+    tolerance: float = 1e-10
+
+    def mesh_at(self, index: int = -1) -> dolfinx_mesh.Mesh:
+        """The mesh of a saved time: `mesh`, or if that follows the mass, one made anew. Collective.
+
+        Its cells are those of `cells_at`, in the same order.
+        """
+        if not self.store.moves:
+            return self.mesh
+        corners = self.cells_at(index).vertices + 0.0  # -0 and 0 are the same place
+        points, cells = np.unique(corners.reshape(-1, self.dimension), axis=0, return_inverse=True)
+        return build_mesh(Surface(points, cells.reshape(-1, self.dimension)), self.mesh.comm)
+
+    def function(self, index: int = -1) -> fem.Function:
+        """The density at a saved time as a function constant in the cells of `mesh_at`. Collective.
+
+        Its values are masses per arc length or area of the circle or sphere, those of `density`.
+        An integral with UFL's `dx` is over the straight cells: it falls short by the second power
+        of their width.
+        """
+        return cell_function(self.mesh_at(index), self.density_at(index), "density")
+
+    def velocity(self, index: int = -1) -> fem.Function:
+        """The velocity v(x) = P_x V m(x) at a saved time as a function on `mesh_at`. Collective.
+
+        Linear in each cell, with the values of the attention sum at the vertices; at the end of a
+        layer, of the layer that has ended.
+        """
+        index = range(len(self.store))[index]
+        mesh = self.mesh_at(index)
+        volumes = FiniteVolumes(usable_mesh(mesh))
+        layer = acting(self.attention, self.times[index])
+        mean_field = MeanField(layer, volumes, self.tolerance)
+        values = mean_field.velocity(volumes.scatter(self.store.read(index)))
+        return vertex_function(mesh, values, "velocity")
