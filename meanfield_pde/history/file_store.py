@@ -191,7 +191,9 @@ def _time_series(file: h5py.File, saved: int) -> list[str]:
     names = [str(name) for name in file.attrs.get(_SAVED, known)]
     for name in (MASSES, *names):
         if CELLS[0] in names:
-            if len(offsets := file[_offsets(name)][()]) != saved + 1 or offsets[-1] != len(file[name]):
+            if len(offsets := file[_offsets(name)][()]) != saved + 1 or offsets[-1] != len(
+                file[name]
+            ):
                 raise ValueError(f"{name} does not agree with {_offsets(name)}")
         elif file[name].shape[:1] != (saved,):
             raise ValueError(f"{name} must be times x cells")

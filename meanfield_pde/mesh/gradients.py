@@ -7,9 +7,7 @@ import numpy as np
 from meanfield_pde.mesh import geometry
 
 
-def gradient_weights(
-    centres: np.ndarray, around: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def gradient_weights(centres: np.ndarray, around: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Frames F and weights G: the gradient of u in cell c is F^T G (u_j - u_c).
 
     It solves the least-squares problem <gradient, way to x_j> = u_j - u_c over the neighbours j.
