@@ -101,7 +101,7 @@ def density_lifetime(
             followed until its axis is all but at the terminal eigenspace, or for as long again as
             the metastable state lived.
         settings: scheme, tolerance and log masses.
-        resolution: of a mesh that follows the mass, see `solve`; `count` is that of the coarsest.
+        resolution: of a mesh that follows the mass, see `solve`; `count` is that of its coarsest.
         threads: of each rank.
     """
     begun = clock.perf_counter()

@@ -175,7 +175,7 @@ def split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _doubles(mantissa: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Mantissa 2^exponent; zero where that is below the smallest double."""
+    """Masses mantissa 2^exponent; zero where that is below the smallest double."""
     return np.ldexp(mantissa, np.maximum(exponent, -2000.0).astype(np.int32))
 
 
