@@ -25,14 +25,15 @@ class Level:
 
     Attributes:
         value: their real part.
-        points: d x n, points of the level on the sphere; none for the kernel.
+        basis: r x m, orthonormal, spans the level in the coordinates of the range of A; m is 0
+            for the kernel.
         speed: |B^T x| on it: of its eigenvector, the mean over the orbit of a complex pair, the
             largest value if there are more.
         escape_rate, unsettled_rate: as for a `Saddle`.
     """
 
     value: float
-    points: np.ndarray
+    basis: np.ndarray
     speed: float
     escape_rate: float
     unsettled_rate: float
@@ -46,7 +47,7 @@ class Levels:
         if dominant.basis is None:
             raise ValueError("there is no dominant eigenspace to leave a level for")
         self._basis, self._key_query = dominant.basis, key_query
-        drift = dominant.matrix
+        drift = self._drift = dominant.matrix
         values, vectors = np.linalg.eig(drift.on_range)
         order = np.argsort(-values.real, kind="stable")
         values, vectors = values[order], vectors[:, order]
@@ -54,51 +55,40 @@ class Levels:
         groups = _groups(values, k, drift.kernel, dominant.tolerance)
         parts = [_real(values[list(g)], vectors[:, list(g)]) for g in groups if g is not None]
         self._right, self._left = self._manifolds(drift, groups, parts, k)
+        on_range = key_query.core @ (key_query.corange.T @ drift.range)
         ahead, waiting = [dominant.value] * k, iter(parts)
         self.levels: list[Level] = []
         with np.errstate(divide="ignore"):
             for group in groups:
                 if group is None:
-                    value, count, points = 0.0, drift.kernel, np.empty((len(self._basis), 0))
+                    value, count, basis = 0.0, drift.kernel, np.empty((drift.rank, 0))
                     speed = _kernel_speed(drift, key_query)
                 else:
                     value, count = float(values[list(group)].real.mean()), len(group)
-                    points, speed = self._on_sphere(drift, values[list(group)], next(waiting))
+                    part = next(waiting)
+                    basis = np.linalg.qr(part)[0]
+                    speed = _speed(on_range, values[list(group)], part)
                 growth = np.array(ahead) - value
                 escape, unsettled = np.array([growth[0], growth.sum()]) / np.float64(speed)
-                self.levels.append(Level(value, points, speed, float(escape), float(unsettled)))
+                self.levels.append(Level(value, basis, speed, float(escape), float(unsettled)))
                 ahead += [value] * count
         self._rates = np.array([0.0, *(level.unsettled_rate for level in self.levels)])
 
     @property
     def tail_rate(self) -> float:
         """r, at which the tail that clusters attend to decays; zero if they attend to E."""
-        rates, _ = self._losses(points_on_sphere(self._basis))
-        return float(rates.max())
+        return float(self._losses(self._basis)[0].max())
 
     @property
     def lifetime_per_beta(self) -> float:
         """The slope of the lifetime in beta; see `theory.saddles.Tail`."""
-        clusters = points_on_sphere(self._basis)
-        earliest = float(self._losses(clusters)[1].min(initial=np.inf))
-        for number in np.unique(self._attended(self._seen(clusters))):
-            if number > 0 and self.levels[number - 1].points.size:
-                at_saddle = self._losses(self.levels[number - 1].points)[1]
-                earliest = min(earliest, float(at_saddle[0].min()))
+        _, attended, losses = self._losses(self._basis)
+        earliest = float(losses.min(initial=np.inf))
+        for number in np.unique(attended):
+            if number > 0 and self.levels[number - 1].basis.size:
+                saddle = self._drift.range @ self.levels[number - 1].basis
+                earliest = min(earliest, float(self._losses(saddle)[2][0].min()))
         return earliest
-
-    def _on_sphere(
-        self, drift: LowRank, values: np.ndarray, part: np.ndarray
-    ) -> tuple[np.ndarray, float]:
-        """Points of a level on the sphere, and |B^T x| there."""
-        basis = np.linalg.qr(drift.range @ part)[0]
-        if len(values) == 2 and abs(values[0].imag) > 0:
-            # part is (Re w, Im w) of one eigenvector w; its orbit is Re(w exp(i phase)).
-            phase = np.pi * np.arange(_ORBIT_POINTS) / _ORBIT_POINTS
-            orbit = drift.range @ (part @ np.array([np.cos(phase), -np.sin(phase)]))
-            lengths = np.linalg.norm(self._seen(orbit), axis=0) / np.linalg.norm(orbit, axis=0)
-            return points_on_sphere(basis), float(lengths.mean())
-        return points_on_sphere(basis), float(np.linalg.norm(self._seen(basis), 2))
 
     def _manifolds(
         self,
@@ -127,44 +117,48 @@ class Levels:
         ends = np.cumsum([part.shape[1] for part in behind])
         return np.split(right, sizes[:-1], axis=1), np.split(reversed_q, ends[:-1], axis=1)
 
-    def _seen(self, points: np.ndarray) -> np.ndarray:
-        """B^T x for each column."""
-        b = self._key_query
-        return b.range @ (b.core @ (b.corange.T @ points))
-
-    def _beyond(self, seen: np.ndarray) -> np.ndarray:
-        """|z - Q_j z|, Q_j on the unstable manifold of level j (0 for E), for each z."""
-        rows = []
-        rest = seen
-        for piece in self._right:
-            rest = rest - piece @ (piece.T @ seen)
-            rows.append(np.linalg.norm(rest, axis=0))
-        if len(rows) < len(self.levels) + 1:
-            parts = [((piece.T @ seen) ** 2).sum(axis=0) for piece in self._left]
-            rows += [
-                np.sqrt(sum(parts[j:], np.zeros(seen.shape[1]))) for j in range(len(parts) + 1)
-            ]
-        else:
-            rows[-1] = np.zeros(seen.shape[1])  # the whole space
-        return np.array(rows)
-
-    def _attended(self, seen: np.ndarray) -> np.ndarray:
-        """J for each z: the level, 0 for E, of smallest rate whose manifold contains it."""
-        inside = self._beyond(seen) <= ALIGNED * np.linalg.norm(seen, axis=0)
-        # A level of infinite rate is one, too, if no other contains z: it comes last.
+    def _losses(self, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """At points of a subspace: the rate r_J, J, and t_j / beta for each level j."""
+        length, beyond = self._beyond(basis)
+        # A level of infinite rate is one, too, if no other has z = B^T x: it comes last.
         rates = np.minimum(self._rates, np.finfo(float).max)[:, None]
-        return np.where(inside, rates, np.inf).argmin(axis=0)
-
-    def _losses(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rate r_J, and t_j / beta for each level j, at each point."""
-        seen = self._seen(points)
-        length, beyond = np.linalg.norm(seen, axis=0), self._beyond(seen)
-        rate = self._rates[self._attended(seen)]
+        attended = np.where(beyond <= ALIGNED * length, rates, np.inf).argmin(axis=0)
+        rate = self._rates[attended]
         advantage = beyond**2 / (length + np.sqrt(np.maximum(length**2 - beyond**2, 0)))
         with np.errstate(invalid="ignore"):
             faster = rate - self._rates[:, None]  # not a number where both are infinite
         loses = (beyond > ALIGNED * length) & (faster > 0)
-        return rate, np.divide(advantage, faster, out=np.full_like(beyond, np.inf), where=loses)
+        times = np.divide(advantage, faster, out=np.full_like(beyond, np.inf), where=loses)
+        return rate, attended, times
+
+    def _beyond(self, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """|z|, and |z - Q_j z| for each level j (0 for E), at points z = B^T x of a subspace.
+
+        Q_j projects on the unstable manifold of the level. Everything is linear in the coordinates
+        of x, of which there are one or two, so that thousands of points cost little.
+        """
+        b = self._key_query
+        seen = b.range @ (b.core @ (b.corange.T @ basis))
+        at = points_on_sphere(np.eye(basis.shape[1]))
+        length = np.linalg.norm(np.linalg.qr(seen, mode="r") @ at, axis=0)
+        right = np.hstack(self._right)
+        inside = right.T @ seen
+        rest = np.linalg.qr(seen - right @ inside, mode="r")
+        if len(self._right) == len(self.levels) + 1:
+            rest = np.zeros_like(rest)  # these manifolds fill the space
+        starts = np.cumsum([piece.shape[1] for piece in self._right])
+        rows = _norms_from(np.vstack([inside, rest]) @ at, starts)
+        if len(rows) <= len(self.levels):
+            left = np.hstack([np.zeros((len(seen), 0)), *self._left])
+            starts = np.cumsum([0, *(piece.shape[1] for piece in self._left)])
+            rows = np.vstack([rows, _norms_from(left.T @ seen @ at, starts)])
+        return length, rows
+
+
+def _norms_from(components: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """The norms of the components from each of these rows on."""
+    squares = np.vstack([components**2, np.zeros(components.shape[1])])
+    return np.sqrt(np.cumsum(squares[::-1], axis=0)[::-1][starts])
 
 
 def _groups(
@@ -195,6 +189,17 @@ def _real(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         elif value.imag > 0:
             columns += [vector.real, vector.imag]
     return np.stack(columns, axis=1)
+
+
+def _speed(key_query: np.ndarray, values: np.ndarray, part: np.ndarray) -> float:
+    """|B^T x| on a level: B^T and the level in coordinates of the range of A."""
+    if len(values) == 2 and abs(values[0].imag) > 0:
+        # part is (Re w, Im w) of one eigenvector w; its orbit is Re(w exp(i phase)).
+        phase = np.pi * np.arange(_ORBIT_POINTS) / _ORBIT_POINTS
+        circle = np.array([np.cos(phase), -np.sin(phase)])
+        lengths = np.linalg.norm(key_query @ part @ circle, axis=0)
+        return float((lengths / np.linalg.norm(part @ circle, axis=0)).mean())
+    return float(np.linalg.norm(key_query @ np.linalg.qr(part)[0], 2))
 
 
 def _kernel_speed(drift: LowRank, key_query: LowRank) -> float:
