@@ -1,6 +1,6 @@
 """BERT-class encoders from `.safetensors` files, by the names that their families use.
 
-    BERT, RoBERTa, MiniLM    encoder.layer.N.attention.self.query, .key, .value, attention.output.dense
+    BERT, RoBERTa, MiniLM    encoder.layer.N.attention.self.{query, key, value}, .output.dense
     DistilBERT               transformer.layer.N.attention.q_lin, k_lin, v_lin, out_lin
 
 with or without a prefix, such as "bert.". The weights of a linear map are stored as out x in, and
@@ -293,7 +293,7 @@ def _config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not readable as JSON ({str(error):.200})") from None
+        raise InputError(f"{file}: not readable as JSON ({error!s:.200})") from None
     if not isinstance(config, dict):
         raise InputError(f"{file}: must be a JSON object")
     return config

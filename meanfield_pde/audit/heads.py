@@ -103,7 +103,7 @@ class HeadAudit:
 
     @property
     def effective_beta(self) -> float | None:
-        """beta |B^T e|, which does not depend on how B and beta share a factor."""
+        """Beta |B^T e|, which does not depend on how B and beta share a factor."""
         return None if self.speed is None else self.beta * self.speed
 
     @property

@@ -197,9 +197,7 @@ def _with_kernel(
         return eigenvalues, space.value, min(space.gap, space.value), kind, space.reason
     listed = f"the eigenvalue of largest real part is {format_eigenvalues([space.value])}"
     if space.value < -tolerance:
-        reason = (
-            f"{listed}, not positive: the kernel, of dimension {matrix.kernel}, is ahead of it"
-        )
+        reason = f"{listed}, not positive: the kernel, of dimension {matrix.kernel}, is ahead of it"
         return eigenvalues, 0.0, -space.value, "kernel", reason
     reason = f"{listed}, not ahead of the zeros of the kernel, of dimension {matrix.kernel}"
     return eigenvalues, 0.0, 0.0, "tie", reason

@@ -112,7 +112,9 @@ def read_npz(path: Path) -> Encoder:
     for name in ("query", "key", "value"):
         if name not in arrays:
             raise InputError(f"{path}: the array '{name}' is missing; found {sorted(arrays)}")
-    given = {n: _checked(arrays[n], n, path) for n in ("query", "key", "value", "output") if n in arrays}
+    given = {
+        n: _checked(arrays[n], n, path) for n in ("query", "key", "value", "output") if n in arrays
+    }
     head_dimension, d = given["query"].shape[-2:]
     if d < 2:
         raise InputError(f"{path}: tokens have at least 2 coordinates, query has {d} columns")
