@@ -254,7 +254,7 @@ def _numbered(units: np.ndarray) -> np.ndarray:
     return np.unique(units, return_inverse=True)[1]
 
 
-def _spread(cloud: np.ndarray) -> dict[str, float]:
+def _spread(cloud: np.ndarray) -> dict[str, Any]:
     count = len(cloud)
     share = np.linalg.svd(cloud, compute_uv=False) ** 2 / count
     share = share[share > 0]

@@ -160,8 +160,8 @@ def spectrum(matrix: LowRank, scale: float) -> Spectrum:
     """
     if matrix.rank == 0:
         zero = np.zeros(1, dtype=complex)
-        reason = "the matrix is zero"
-        return Spectrum(matrix, zero, "kernel", 0.0, np.inf, None, None, reason, None, 0.0)
+        nothing = "the matrix is zero"
+        return Spectrum(matrix, zero, "kernel", 0.0, np.inf, None, None, nothing, None, 0.0)
     space = dominant_eigenspace(matrix.on_range, scale=scale)
     rounding = ROUNDING * max(matrix.norm, scale)
     basis, left, tolerance = None, None, max(TIE * matrix.norm, rounding)
@@ -186,7 +186,9 @@ def _with_kernel(
 ) -> tuple[np.ndarray, float, float, str, str | None]:
     """Eigenvalues, largest real part, gap, kind and reason, the zeros of the kernel counted."""
     dimension = space.dimension
-    kind = {1: "simple", 2: "plane"}.get(dimension, "subspace") if dimension else space.kind
+    kind: str = space.kind
+    if dimension:
+        kind = {1: "simple", 2: "plane"}.get(dimension, "subspace")
     if not matrix.kernel:
         if space.kind == "whole space":
             kind = "whole space"

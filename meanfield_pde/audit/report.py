@@ -97,7 +97,7 @@ def notes(encoder: Encoder, heads: Sequence[HeadAudit]) -> list[str]:
     if encoder.head_dimension < encoder.dimension:
         found.append(
             f"with d_head = {encoder.head_dimension} < d = {encoder.dimension} B is singular: "
-            "a token in its kernel has equal scores and attends to all tokens alike, whatever beta; "
+            "a token in its kernel has equal scores and attends to all alike, whatever beta; "
             "the zeros of the kernel are counted in the gap (one is listed)"
         )
     if encoder.dimension > LARGEST_PROVED or encoder.head_dimension < encoder.dimension:
