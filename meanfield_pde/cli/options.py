@@ -6,6 +6,7 @@ from pathlib import Path
 
 from meanfield_pde.cli import commands
 from meanfield_pde.cli.arguments import Command, number, vector
+from meanfield_pde.cli.audit_command import add_audit
 from meanfield_pde.cli.experiment_commands import add_experiments
 
 
@@ -14,6 +15,7 @@ def add_commands(command: Command) -> None:
     _add_runs(command)
     _add_measures(command)
     _add_particles(command)
+    add_audit(command)
     add_experiments(command)
     _add_meshes_and_figures(command)
 

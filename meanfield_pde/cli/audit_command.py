@@ -1,0 +1,141 @@
+"""The command `audit`, and its options."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+
+from meanfield_pde.audit import report
+from meanfield_pde.audit.encoders import read_encoder
+from meanfield_pde.audit.export import restrict, write_case
+from meanfield_pde.audit.heads import HeadAudit, audit_heads
+from meanfield_pde.audit.layers import TOLERANCE, audit_layers
+from meanfield_pde.audit.measured import read_layers
+from meanfield_pde.audit.weights import Encoder
+from meanfield_pde.cli.arguments import Command, number
+from meanfield_pde.errors import InputError
+from meanfield_pde.figures.audit import draw_audit
+from meanfield_pde.results.tables import write_table
+from meanfield_pde.support.files import replace_file, replace_text
+from meanfield_pde.support.plain import json_text
+from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.threads import set_threads
+
+LOG = logging.getLogger("meanfield_pde")
+
+SUMMARY, HEADS, LAYERS, SUBSPACES = "audit.json", "heads.csv", "layers.csv", "subspaces.npz"
+# Tokens for which lifetimes are given if neither the encoder nor a file says how many there are.
+TOKENS = 512
+
+
+def add_audit(command: Command) -> None:
+    """Add the command to the parser that `command` adds to."""
+    parser = command("audit", audit, "a trained encoder's heads, and its tokens layer by layer")
+    parser.add_argument(
+        "weights", type=Path, metavar="WEIGHTS", help=".npz, .safetensors, or a folder with one"
+    )
+    parser.add_argument(
+        "--tokens", type=Path, metavar="LAYERS.npz", help="measured tokens, layers x N x d"
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="LAYERS.npz", help="tokens to test for drift against"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=number,
+        default=TOLERANCE,
+        metavar="R",
+        help=f"a cloud has stopped that moves by less, in radians; default {TOLERANCE:g}",
+    )
+    parser.add_argument("--count", type=int, metavar="N", help="tokens, for their lifetime")
+    parser.add_argument(
+        "--export-case", type=int, nargs=2, metavar=("L", "H"), help="head H of layer L as a case"
+    )
+    parser.add_argument(
+        "--directions", type=int, choices=(2, 3), help="of that case: circle or sphere"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("results/audit"), metavar="DIR", help="results/audit"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def audit(options: argparse.Namespace) -> None:
+    """Audit an encoder on the first rank, print what was found and write it to a folder."""
+    comm = MPI.COMM_WORLD
+    _check(options)
+    set_threads(comm)
+    text = on_root(comm, _audit, options)
+    if comm.rank == 0:
+        print(text, flush=True)
+    LOG.info("%s, %s and figures/audit.png in %s", SUMMARY, HEADS, options.output)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.baseline is not None and options.tokens is None:
+        raise InputError("--baseline is what --tokens are compared with; give both")
+    if not 0 < options.tolerance < np.pi:
+        raise InputError(f"--tolerance must be between 0 and pi, got {options.tolerance:g}")
+    if options.count is not None and options.count < 2:
+        raise InputError(f"--count must be at least 2, got {options.count}")
+    if options.directions is not None and options.export_case is None:
+        raise InputError("--directions applies to --export-case only")
+
+
+def _audit(options: argparse.Namespace) -> str:
+    encoder = read_encoder(options.weights)
+    if options.export_case is not None:
+        _check_head(encoder, options.export_case)
+    measured = None if options.tokens is None else read_layers(options.tokens)
+    baseline = None if options.baseline is None else read_layers(options.baseline)
+    heads = list(audit_heads(encoder))
+    count = options.count or encoder.positions or TOKENS
+    tokens = None
+    if measured is not None:
+        count = options.count or measured.tokens.shape[1]
+        try:
+            tokens = audit_layers(
+                encoder, heads, measured, baseline=baseline, tolerance=options.tolerance
+            )
+        except InputError as error:
+            raise InputError(f"{options.tokens}: {error}") from None
+    directory: Path = options.output
+    directory.mkdir(parents=True, exist_ok=True)
+    summary = report.summary(encoder, heads, count, tokens)
+    text = report.table(encoder, heads, count, tokens)
+    if options.export_case is not None:
+        layer, head = options.export_case
+        place = directory / f"layer-{layer}-head-{head}"
+        restriction = restrict(encoder.layer(layer)[head], options.directions)
+        notes = write_case(restriction, place, layers=encoder.layers, tokens=measured)
+        summary["case"] = {"directory": str(place), "notes": notes}
+        text += "".join(f"\n- {note}" for note in (f"case in {place}", *notes))
+    replace_text(directory / SUMMARY, json_text(summary))
+    write_table(directory / HEADS, [report.head_row(head, count) for head in heads])
+    replace_file(directory / SUBSPACES, lambda path: _write_subspaces(path, heads))
+    if tokens is not None:
+        write_table(directory / LAYERS, report.layer_rows(tokens))
+    draw_audit(directory, heads, f"{options.weights.resolve().name}: heads", tokens)
+    return json_text(summary) if options.json else text
+
+
+def _check_head(encoder: Encoder, place: list[int]) -> None:
+    for name, found, there in zip(
+        ("layer", "head"), place, (encoder.layers, encoder.heads), strict=True
+    ):
+        if not 0 <= found < there:
+            raise InputError(f"--export-case: {name} must be from 0 to {there - 1}, got {found}")
+
+
+def _write_subspaces(path: Path, heads: list[HeadAudit]) -> None:
+    """The orthonormal bases of E, one array for each head that has one."""
+    np.savez_compressed(
+        path,
+        allow_pickle=False,
+        **{f"layer-{h.layer}-head-{h.head}": h.basis for h in heads if h.basis is not None},
+    )
