@@ -22,6 +22,8 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.npz import read_arrays
 
+# Four factors of this size and their sums stay in the range of doubles.
+LARGEST = 1e70
 ARRAYS = ("query", "key", "value", "output", "beta")
 
 
@@ -87,10 +89,10 @@ class Encoder:
         for i, head in enumerate(heads):
             for name in ("query", "key", "value", "output"):
                 matrix = getattr(head, name)
-                if matrix is not None and not np.isfinite(matrix).all():
+                if matrix is not None and not (np.abs(matrix) < LARGEST).all():
                     raise InputError(
                         f"{self.path}: {name} of layer {number}, head {i} has entries that are "
-                        "not finite; the file is damaged, or the training diverged"
+                        "not finite, or huge; the file is damaged, or the training diverged"
                     )
         return heads
 
@@ -112,7 +114,7 @@ def read_npz(path: Path) -> Encoder:
     for name in ("query", "key", "value"):
         if name not in arrays:
             raise InputError(f"{path}: the array '{name}' is missing; found {sorted(arrays)}")
-    given = {
+    given: dict[str, np.ndarray] = {
         n: _checked(arrays[n], n, path) for n in ("query", "key", "value", "output") if n in arrays
     }
     head_dimension, d = given["query"].shape[-2:]

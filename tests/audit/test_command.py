@@ -117,6 +117,7 @@ THIN = np.ones((2, 3, 4, 8))
             {"query": THIN, "key": THIN, "value": np.ones((8, 8)), "beta": np.ones(5)},
             "layers x heads",
         ),
+        ({"query": THIN * 1e200, "key": THIN, "value": np.ones((8, 8))}, "or huge"),
         ({"query": THIN * np.inf, "key": THIN, "value": np.ones((8, 8))}, "not finite"),
     ],
 )
