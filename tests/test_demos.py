@@ -75,6 +75,14 @@ def test_convergence(numbers: dict[str, float], tmp_path: Path) -> None:
     assert imread(tmp_path / "results/demos/convergence.png").std() > 0.05
 
 
+def test_audit_minilm(numbers: dict[str, float], tmp_path: Path) -> None:
+    """The small random encoder: attention alone moves its tokens, and the damage is found."""
+    assert numbers["heads"] == 24
+    assert numbers["least share unexplained"] < 1e-20
+    assert numbers["first cloud of drift"] == numbers["damaged layer"] + 1
+    assert imread(tmp_path / "results/demos/audit/figures/audit.png").std() > 0.05
+
+
 def test_the_python_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As printed, but for the size of the mesh; the second piece goes on from the first."""
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,6 @@ in such a file is code, and nothing is downloaded.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import re
@@ -21,12 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from meanfield_pde.audit.tensors import Tensors, check_header
 from meanfield_pde.audit.weights import Encoder, HeadWeights, default_beta, read_npz
 from meanfield_pde.errors import InputError
 
 INSTALL_HINT = "pip install 'meanfield_pde[audit]'"
-# The header of a large model has a few hundred kilobytes; the format allows no more than this.
-LARGEST_HEADER = 100_000_000
 _REAL = ("F16", "F32", "F64")
 _LEFT_OUT = (
     "biases are left out: that of the keys drops out of the softmax, those of queries, values and "
@@ -107,8 +105,8 @@ def _read_safetensors(path: Path) -> Encoder:
         raise InputError(
             f"{path}: reading .safetensors needs the package safetensors: {INSTALL_HINT}"
         )
-    _check_header(path)
-    shapes = _Tensors(path).shapes()
+    check_header(path)
+    shapes = Tensors(path).shapes()
     family, prefix, layers = _recognise(shapes, path)
     config = _config(path)
     heads = _whole(config, family.config[1], path)
@@ -129,7 +127,7 @@ def _read_safetensors(path: Path) -> Encoder:
         notes.append("where the layer norm before a layer was not found its gain is taken as 1")
 
     def read(layer: int) -> list[HeadWeights]:
-        tensors = _Tensors(path)
+        tensors = Tensors(path)
         begin = prefix + family.layer.format(layer)
         parts = (family.query, family.key, family.value, family.output)
         query, key, value, output = (tensors.read(f"{begin}{part}.weight") for part in parts)
@@ -154,51 +152,6 @@ def _read_safetensors(path: Path) -> Encoder:
         read=read,
         positions=_positions(config),
     )
-
-
-class _Tensors:
-    """The tensors of a file, by name; every fault of the file is an InputError."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._module = importlib.import_module("safetensors")
-
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and type of each tensor; the data are not read."""
-        try:
-            with self._module.safe_open(str(self._path), framework="np") as file:
-                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-                return {n: (tuple(s.get_shape()), str(s.get_dtype())) for n, s in slices.items()}
-        except (self._module.SafetensorError, OSError, ValueError, TypeError) as error:
-            raise self._unreadable(error) from None
-
-    def read(self, name: str) -> np.ndarray:
-        """A tensor in double precision."""
-        try:
-            with self._module.safe_open(str(self._path), framework="np") as file:
-                return np.asarray(file.get_tensor(name)).astype(float)
-        except (self._module.SafetensorError, OSError, ValueError, TypeError) as error:
-            raise self._unreadable(error) from None
-
-    def _unreadable(self, error: Exception) -> InputError:
-        reason = " ".join(str(error).split())[:200]
-        return InputError(f"{self._path}: not a readable .safetensors file ({reason})")
-
-
-def _check_header(path: Path) -> None:
-    """Refuse a header that does not fit in the file, before anybody makes room for it."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            first = file.read(1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if size < 10 or length > min(size - 8, LARGEST_HEADER) or first != b"{":
-        raise InputError(
-            f"{path}: not a readable .safetensors file (damaged, cut off, or of another format: "
-            f"its header would have {length} bytes, the file has {size})"
-        )
 
 
 def _recognise(

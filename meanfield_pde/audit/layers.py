@@ -22,17 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from meanfield_pde.audit.clouds import change, concentration, spread
 from meanfield_pde.audit.heads import HeadAudit
 from meanfield_pde.audit.measured import MeasuredTokens, unexplained_steps
 from meanfield_pde.audit.permutations import LEVEL, symmetric, two_sample
 from meanfield_pde.audit.weights import Encoder
 from meanfield_pde.errors import InputError
-from meanfield_pde.wasserstein import wasserstein
-from meanfield_pde.wasserstein.measure import Measure
 
 # A cloud that moves by less than this, in radians, has stopped.
 TOLERANCE = 0.01
@@ -42,10 +40,6 @@ UNEXPLAINED = 0.1
 MOST_TOKENS = 1000
 # Files of the same inputs have tokens that are equal to single precision before the first layer.
 SAME = 1e-5
-_BOOTSTRAPS = 400
-_TIME_LIMIT = 10.0  # seconds for one distance; its interval holds whenever it is stopped
-_RTOL = 1e-6
-_NEAREST = 1e-12
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -138,28 +132,24 @@ def audit_layers(
     by_layer = [[h for h in heads if h.layer == layer] for layer in range(encoder.layers)]
     residuals, shares = unexplained_steps(encoder, given, tolerance)
     kept = _kept(given, seed)
-    p_values = symmetric(
-        [r[kept] for r in residuals],
-        list(tokens[:-1, kept]),
-        _numbered(given.units[kept]),
-        seed=seed,
-    )
+    units = _numbered(given.units[kept])
+    p_values = symmetric([r[kept] for r in residuals], list(tokens[:-1, kept]), units, seed=seed)
     compared, paired = np.full(len(tokens), np.nan), None
     if baseline is not None:
         compared, paired = _against(encoder, given, baseline, residuals, shares, tolerance, seed)
     layers = []
     for t, cloud in enumerate(tokens):
         following = tokens[t + 1] if t + 1 < len(tokens) else None
-        share, p = (None, None) if t == 0 else (shares[t - 1], float(p_values[t - 1]))
+        share, p = (shares[t - 1], float(p_values[t - 1])) if t else (None, None)
         layers.append(
             LayerAudit(
                 layer=t,
-                **_concentration(by_layer[min(t, encoder.layers - 1)], cloud, following, seed),
-                **_spread(cloud),
-                change=None if following is None else _change(cloud[kept], following[kept]),
+                **concentration(by_layer[min(t, encoder.layers - 1)], cloud, following, seed),
+                **spread(cloud),
+                change=None if following is None else change(cloud[kept], following[kept]),
                 unexplained=share,
                 p_value=p,
-                flagged=share is not None and p is not None and share > UNEXPLAINED and p <= level,
+                flagged=bool(share and p and share > UNEXPLAINED and p <= level),
                 baseline_p=None if baseline is None else float(compared[t]),
                 drifted=bool(compared[t] <= level),
             )
@@ -252,55 +242,6 @@ def _kept(given: MeasuredTokens, seed: int) -> np.ndarray:
 
 def _numbered(units: np.ndarray) -> np.ndarray:
     return np.unique(units, return_inverse=True)[1]
-
-
-def _spread(cloud: np.ndarray) -> dict[str, Any]:
-    count = len(cloud)
-    share = np.linalg.svd(cloud, compute_uv=False) ** 2 / count
-    share = share[share > 0]
-    total = float((cloud.sum(axis=0) ** 2).sum())
-    return {
-        "effective_rank": float(np.exp(-(share * np.log(share)).sum())),
-        "mean_cosine": (total - count) / (count * (count - 1)),
-    }
-
-
-def _change(cloud: np.ndarray, following: np.ndarray) -> tuple[float, float, float]:
-    masses = np.full(len(cloud), 1 / len(cloud))
-    found = wasserstein(
-        Measure(cloud, masses), Measure(following, masses), 1, rtol=_RTOL, time_limit=_TIME_LIMIT
-    )
-    return found.value, found.low, found.high
-
-
-def distances(cloud: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Geodesic distance of each token to a subspace, d x k."""
-    inside = cloud @ basis
-    outside = cloud - inside @ basis.T
-    return np.arctan2(np.linalg.norm(outside, axis=1), np.linalg.norm(inside, axis=1))
-
-
-def _concentration(
-    heads: Sequence[HeadAudit], cloud: np.ndarray, following: np.ndarray | None, seed: int
-) -> dict[str, Any]:
-    """Distance to the nearest predicted subspace, and how fast it falls."""
-    empty: dict[str, Any] = {"head": None, "distance": None, "rate": None, "predicted_rate": None}
-    known = [(distances(cloud, h.basis), h) for h in heads if h.limit and h.basis is not None]
-    if not known:
-        return empty
-    before, head = min(known, key=lambda pair: float(pair[0].mean()))
-    found: dict[str, Any] = {"head": head.head, "distance": float(before.mean()), "rate": None}
-    assert head.basis is not None
-    assert head.rate is not None
-    assert head.unsettled_rate is not None
-    found["predicted_rate"] = min(head.rate, head.unsettled_rate)
-    if following is not None and before.mean() > _NEAREST:
-        after = np.maximum(distances(following, head.basis), _NEAREST)
-        chosen = np.random.default_rng(seed).integers(len(before), size=(_BOOTSTRAPS, len(before)))
-        sampled = np.log(before[chosen].mean(axis=1) / after[chosen].mean(axis=1))
-        low, high = np.quantile(sampled, [0.025, 0.975])
-        found["rate"] = (math.log(before.mean() / after.mean()), float(low), float(high))
-    return found
 
 
 def _stop_depth(layers: Sequence[LayerAudit], tolerance: float) -> int | None:

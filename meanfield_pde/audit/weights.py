@@ -22,6 +22,8 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.npz import read_arrays
 
+# Four factors of this size and their sums stay in the range of doubles.
+LARGEST = 1e70
 ARRAYS = ("query", "key", "value", "output", "beta")
 
 
@@ -87,10 +89,10 @@ class Encoder:
         for i, head in enumerate(heads):
             for name in ("query", "key", "value", "output"):
                 matrix = getattr(head, name)
-                if matrix is not None and not np.isfinite(matrix).all():
+                if matrix is not None and not (np.abs(matrix) < LARGEST).all():
                     raise InputError(
                         f"{self.path}: {name} of layer {number}, head {i} has entries that are "
-                        "not finite; the file is damaged, or the training diverged"
+                        "not finite, or huge; the file is damaged, or the training diverged"
                     )
         return heads
 
@@ -112,9 +114,43 @@ def read_npz(path: Path) -> Encoder:
     for name in ("query", "key", "value"):
         if name not in arrays:
             raise InputError(f"{path}: the array '{name}' is missing; found {sorted(arrays)}")
-    given = {
+    given: dict[str, np.ndarray] = {
         n: _checked(arrays[n], n, path) for n in ("query", "key", "value", "output") if n in arrays
     }
+    head_dimension, d = given["query"].shape[-2:]
+    shared, leading = _fitting(given, path)
+    beta, source = _beta(arrays, leading, head_dimension, d, path)
+
+    def read(layer: int) -> list[HeadWeights]:
+        matrices = {name: array[layer].astype(float) for name, array in shared.items()}
+        return [
+            HeadWeights(
+                matrices["query"][h],
+                matrices["key"][h],
+                matrices["value"][h],
+                matrices["output"][h] if "output" in matrices else None,
+                float(beta[layer, h]),
+            )
+            for h in range(leading[1])
+        ]
+
+    return Encoder(
+        path,
+        "npz",
+        leading[0],
+        leading[1],
+        d,
+        head_dimension,
+        source,
+        _unused(arrays),
+        read=read,
+    )
+
+
+def _fitting(
+    given: dict[str, np.ndarray], path: Path
+) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
+    """The arrays with all layers and heads each, and the numbers of these."""
     head_dimension, d = given["query"].shape[-2:]
     if d < 2:
         raise InputError(f"{path}: tokens have at least 2 coordinates, query has {d} columns")
@@ -142,32 +178,7 @@ def read_npz(path: Path) -> Encoder:
     if 0 in leading:
         raise InputError(f"{path}: the arrays hold no head")
     shared = {name: np.broadcast_to(m, leading + m.shape[2:]) for name, m in given.items()}
-    beta, source = _beta(arrays, leading, head_dimension, d, path)
-
-    def read(layer: int) -> list[HeadWeights]:
-        matrices = {name: array[layer].astype(float) for name, array in shared.items()}
-        return [
-            HeadWeights(
-                matrices["query"][h],
-                matrices["key"][h],
-                matrices["value"][h],
-                None if square else matrices["output"][h],
-                float(beta[layer, h]),
-            )
-            for h in range(leading[1])
-        ]
-
-    return Encoder(
-        path,
-        "npz",
-        leading[0],
-        leading[1],
-        d,
-        head_dimension,
-        source,
-        _unused(arrays),
-        read=read,
-    )
+    return shared, leading
 
 
 def _checked(array: np.ndarray, name: str, path: Path) -> np.ndarray:

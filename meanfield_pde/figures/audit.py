@@ -112,7 +112,7 @@ def _draw_tokens(panels: list[Axes], tokens: TokenAudit) -> None:
             at = np.nan_to_num(share[marked])
             label = "deviates" if name == "flagged" else "drift from the baseline"
             panels[3].plot(number[marked], at, marker, mfc="none", ms=10, color=colour, label=label)
-    panels[3].set_ylim(bottom=0)
+    panels[3].set_ylim(0, 1.1 * max(float(np.nanmax(share)), 0.1))
     panels[3].set_ylabel("share of the step")
     panels[3].legend(fontsize="small")
     panels[3].set_title("steps", fontsize="medium")
