@@ -1,6 +1,6 @@
 """The command line: a thin layer over the Python API.
 
-Exit codes: 0 done, 1 the computation failed, 2 the input is wrong. Errors are one line on standard
+Exit codes: 0 done, 1 the computation failed, 2 the input is wrong, 3 tokens deviate. Errors are one
 error, printed once whatever the number of ranks; a traceback only with --debug.
 """
 
