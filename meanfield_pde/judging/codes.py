@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, Layers, heads, pieces
+from meanfield_pde.attention.layers import AttentionLike, Layers, layers_of, pieces
 from meanfield_pde.judging.flow import Mask, token_means
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.tokens.code import Velocity, evolve
@@ -130,7 +130,7 @@ class Code:
     @property
     def own_step(self) -> float:
         """Step of our own where errors cannot be controlled, at zero temperature."""
-        size = max(float(np.linalg.norm(one.value, 2)) for one in heads(self.attention))
+        size = max(float(np.linalg.norm(one.value, 2)) for one in layers_of(self.attention))
         return STEP_AT_ZERO / max(size, 1e-300)
 
     def velocity(self, head: Attention) -> Velocity:
@@ -287,5 +287,5 @@ TITLES = {
 
 def changed(attention: AttentionLike, change: Callable[[Attention], Attention]) -> AttentionLike:
     """The attention with a change in every layer."""
-    layers = [change(head) for head in heads(attention)]
+    layers = [change(head) for head in layers_of(attention)]
     return Layers(layers, attention.duration) if isinstance(attention, Layers) else layers[0]

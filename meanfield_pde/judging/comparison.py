@@ -19,7 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, Layers, heads
+from meanfield_pde.attention.layers import AttentionLike, Layers, layers_of
 from meanfield_pde.errors import InputError
 from meanfield_pde.judging.causes import Cause
 from meanfield_pde.judging.codes import changed
@@ -30,6 +30,7 @@ from meanfield_pde.judging.statistics import (
     Densities,
     SamplingBand,
     band_key,
+    densities_at,
     power,
     read_band,
     sampling_band,
@@ -193,7 +194,7 @@ def compare_tokens(
         comm: the ranks that share the work.
     """
     set_threads(comm)
-    dimension = result.cells.points.shape[1]
+    dimension = result.dimension
     if cloud.dimension != dimension:
         raise InputError(
             f"the tokens have {cloud.dimension} coordinates, the density lives in dimension "
@@ -221,7 +222,8 @@ def compare_tokens(
     times = result.times[ours]
     if len(band.times) != len(times) or not np.allclose(band.times, times):
         raise InputError("the sampling band is one for other times")
-    observed = features(cloud.tokens[theirs], cloud.masses, result.cells, result.masses[ours])
+    quantiles = densities_at(result, ours)
+    observed = features(cloud.tokens[theirs], cloud.masses, quantiles)
     first_only = judgement is not None and judgement.right
     if first_only and judgement is not None and judgement.step > 0:
         first_only = judgement.distance <= NEGLIGIBLE * float(band.expected.mean())
@@ -256,9 +258,9 @@ def _assembled(
     layer_step: float | None,
 ) -> TokenComparison:
     weights = np.ones(cloud.tokens.shape[1]) if cloud.masses is None else cloud.masses
-    masses = result.masses[ours]
     moments = np.einsum("n,tnd->td", weights / weights.sum(), cloud.tokens[theirs])
-    expected = masses @ result.cells.points / masses.sum(axis=1, keepdims=True)
+    densities = [result.measure(int(i)) for i in ours]
+    expected = np.array([one.masses @ one.points / one.masses.sum() for one in densities])
     return TokenComparison(
         cloud=cloud,
         times=result.times[ours],
@@ -363,8 +365,7 @@ def _transport(
     with shared_errors(comm):
         for k, p in tasks[comm.rank :: comm.size]:
             tokens = Measure(cloud.tokens[theirs[k]], weights / weights.sum())
-            density = Measure(result.cells.points, result.masses[ours[k]], result.cells.spread)
-            found[k, p] = wasserstein(tokens, density, p, rtol=_RTOL, time_limit=60.0)
+            found[k, p] = wasserstein(tokens, result.measure(int(ours[k])), p, rtol=_RTOL, time_limit=60.0)
             bar.done(comm.size)
     every = {task: one for part in comm.allgather(found) for task, one in part.items()}
     w1, w2 = (tuple(every[k, p] for k in range(len(ours))) for p in (1, 2))
@@ -407,7 +408,7 @@ def _notes(
     if judgement is None and len(cloud.times) > 1:
         notes.append("tokens do not keep their numbers from time to time: no trajectories")
     if isinstance(attention, Layers) and cloud.times[-1] > attention.end * (1 + 1e-9):
-        notes.append(f"times after the last of {len(heads(attention))} layers are left aside")
+        notes.append(f"times after the last of {len(layers_of(attention))} layers are left aside")
     return tuple(notes)
 
 

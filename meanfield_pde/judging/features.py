@@ -14,6 +14,7 @@ whatever error they have is in both.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ from meanfield_pde.mesh.geometry import geodesic_distance, normalised
 AXES = {2: 8, 3: 16}
 DEGREES = (1, 2, 3, 4)
 _POINTS = {2: 8, 3: 16}  # a cell is replaced by so many of its points
+_LEVELS = 4096  # of the quantiles
 _BLOCK = 4_000_000  # projections that are sorted at once
 
 
@@ -49,34 +51,41 @@ def harmonics_of_degree(dimension: int, degree: int) -> int:
     return 2 if dimension == 2 else 2 * degree + 1
 
 
-def features(
-    paths: np.ndarray, masses: np.ndarray | None, cells: Cells, cell_masses: np.ndarray
-) -> Features:
-    """Features of clouds ... x times x N x d against densities, times x cells.
+def density_quantiles(densities: Sequence[tuple[Cells, np.ndarray]]) -> np.ndarray:
+    """Quantiles of <u, x> under each density, for each axis u: times x axes x levels."""
+    axes = _axes(densities[0][0].points.shape[1])
+    table = np.empty((len(densities), len(axes), _LEVELS))
+    for k, (cells, masses) in enumerate(densities):
+        points, each = fine_atoms(cells)
+        for a, axis in enumerate(axes):
+            along = points @ axis
+            order = np.argsort(along, kind="stable")
+            total = np.cumsum((masses / masses.sum() / each)[order // each])
+            table[k, a] = np.interp(_levels() * total[-1], total, along[order])
+    return table
+
+
+def features(paths: np.ndarray, masses: np.ndarray | None, quantiles: np.ndarray) -> Features:
+    """Features of clouds ... x times x N x d against densities.
 
     Args:
         paths: positions of the tokens.
         masses: their weights; equal if left out.
-        cells: the cells of the densities.
-        cell_masses: the densities.
+        quantiles: of the densities (`density_quantiles`).
     """
     clouds, (times, count, d) = paths.shape[:-3], paths.shape[-3:]
     flat = paths.reshape(-1, times, count, d)
     weights = np.ones(count) if masses is None else masses
     weights = weights / weights.sum()
-    points, spread_out = fine_atoms(cells)
     axes = _axes(d)
     distances = np.zeros((len(flat), times, 2))
     moments = np.stack([_harmonics(one, weights) for one in flat])
+    rows = max(1, _BLOCK // count)
     for k in range(times):
-        fine = np.repeat(cell_masses[k] / cell_masses[k].sum() / spread_out, spread_out)
-        for axis in axes:
-            order = np.argsort(points @ axis, kind="stable")
-            where, total = (points @ axis)[order], np.cumsum(fine[order])
-            rows = max(1, _BLOCK // count)
+        for a, axis in enumerate(axes):
             for first in range(0, len(flat), rows):
                 along = flat[first : first + rows, k] @ axis
-                gaps = _gaps(along, weights, where, total, equal=masses is None)
+                gaps = _gaps(along, weights, quantiles[k, a], equal=masses is None)
                 distances[first : first + rows, k] += gaps.T / len(axes)
     distances[..., 1] = np.sqrt(distances[..., 1])
     return Features(
@@ -84,19 +93,23 @@ def features(
     )
 
 
+def _levels() -> np.ndarray:
+    return (np.arange(_LEVELS) + 0.5) / _LEVELS
+
+
 def _gaps(
-    along: np.ndarray, weights: np.ndarray, where: np.ndarray, total: np.ndarray, *, equal: bool
+    along: np.ndarray, weights: np.ndarray, quantiles: np.ndarray, *, equal: bool
 ) -> np.ndarray:
     """Mean distance and mean squared distance to the quantiles, of each row of `along`."""
     if equal:
         count = len(weights)
-        quantiles = np.interp((np.arange(count) + 0.5) / count * total[-1], total, where)
-        gap = np.abs(np.sort(along, axis=1) - quantiles)
+        own = np.interp((np.arange(count) + 0.5) / count, _levels(), quantiles)
+        gap = np.abs(np.sort(along, axis=1) - own)
         return np.array([gap.mean(axis=1), (gap**2).mean(axis=1)])
     order = np.argsort(along, axis=1)
     sorted_weights = weights[order]
     level = np.cumsum(sorted_weights, axis=1) - 0.5 * sorted_weights
-    gap = np.take_along_axis(along, order, axis=1) - np.interp(level * total[-1], total, where)
+    gap = np.take_along_axis(along, order, axis=1) - np.interp(level, _levels(), quantiles)
     return np.array([(sorted_weights * np.abs(gap)).sum(1), (sorted_weights * gap**2).sum(1)])
 
 

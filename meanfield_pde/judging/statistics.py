@@ -31,8 +31,14 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 from scipy.stats import gamma
 
-from meanfield_pde.attention.layers import AttentionLike, heads
-from meanfield_pde.judging.features import DEGREES, Features, features, harmonics_of_degree
+from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.judging.features import (
+    DEGREES,
+    Features,
+    density_quantiles,
+    features,
+    harmonics_of_degree,
+)
 from meanfield_pde.judging.flow import follow_samples
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.geometry import geodesic_distance, normalised
@@ -44,7 +50,7 @@ from meanfield_pde.wasserstein.measure import Measure
 # More tokens than this take too long to be simulated many times.
 MOST_TOKENS = 1000
 # Samples for which W_1 itself is computed, beside the sliced one, and the times for that.
-TRANSPORTED = {2: 8, 3: 2}
+TRANSPORTED = {2: 8, 3: 1}
 TRANSPORT_TIMES = 3
 # The moments at all times together are judged by their principal directions, one for so many
 # samples.
@@ -61,16 +67,25 @@ class Densities(Protocol):
         """What drove it."""
 
     @property
-    def cells(self) -> Cells:
-        """The cells."""
+    def dimension(self) -> int:
+        """Dimension d of the space around."""
 
     @property
     def times(self) -> np.ndarray:
         """The times."""
 
-    @property
-    def masses(self) -> np.ndarray:
-        """Times x cells."""
+    def cells_at(self, index: int) -> Cells:
+        """The cells at one of the times."""
+
+    def measure(self, index: int) -> Measure:
+        """The density at one of the times, as atoms in its cells."""
+
+
+def densities_at(result: Densities, at: np.ndarray) -> np.ndarray:
+    """Quantiles of the density at some of its times."""
+    return density_quantiles(
+        [(result.cells_at(int(i)), result.measure(int(i)).masses) for i in at]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +181,8 @@ def sampling_band(
         count, weights = MOST_TOKENS, None
     times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
     chosen = np.searchsorted(times, result.times[at])
+    first = result.cells_at(0), result.measure(0).masses
+    quantiles = densities_at(result, at)
     blocks = [np.arange(i, min(i + _BLOCK, samples)) for i in range(0, samples, _BLOCK)]
     found: dict[int, Features] = {}
     ratios = np.zeros(0)
@@ -173,14 +190,12 @@ def sampling_band(
         for number in range(comm.rank, len(blocks), comm.size):
             start = np.stack(
                 [
-                    sample_cells(
-                        np.random.default_rng([seed, int(s)]), result.cells, result.masses[0], count
-                    )
+                    sample_cells(np.random.default_rng([seed, int(s)]), *first, count)
                     for s in blocks[number]
                 ]
             )
             paths = follow_samples(start, result.attention, times, weights, done)[:, chosen]
-            found[number] = features(paths, weights, result.cells, result.masses[at])
+            found[number] = features(paths, weights, quantiles)
             if number == 0:
                 ratios = _ratios(result, at, paths, weights, found[0])
     every = {i: one for part in comm.allgather(found) for i, one in part.items()}
@@ -205,15 +220,16 @@ def power(
 ) -> float:
     """How often N tokens moved by another attention have a p-value below the level."""
     times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
+    first = result.cells_at(0), result.measure(0).masses
     start = np.stack(
         [
             # Seeds that no band uses: those have two numbers.
-            sample_cells(np.random.default_rng([0, 0, i]), result.cells, result.masses[0], count)
+            sample_cells(np.random.default_rng([0, 0, i]), *first, count)
             for i in range(trials)
         ]
     )
     paths = follow_samples(start, attention, times)[:, np.searchsorted(times, result.times[at])]
-    found = features(paths, None, result.cells, result.masses[at])
+    found = features(paths, None, densities_at(result, at))
     seen = [
         band.p_value(Features(one, moments)) < level
         for one, moments in zip(found.distances, found.moments, strict=True)
@@ -232,14 +248,13 @@ def band_key(
 ) -> str:
     """What a band belongs to, as a hash."""
     digest = hashlib.sha256()
-    matrices = [m for head in heads(result.attention) for m in (head.key_query, head.value)]
+    matrices = [m for head in layers_of(result.attention) for m in (head.key_query, head.value)]
     numbers = [
         np.array([result.attention.beta, count, samples, seed, result.attention.normalise]),
         result.times[at],
         result.times[:1],
-        result.masses[0],
-        result.masses[at],
-        result.cells.points,
+        result.measure(0).masses,
+        *(one for i in at for one in (result.measure(int(i)).points, result.measure(int(i)).masses)),
         *matrices,
         *([] if weights is None else [weights]),
     ]
@@ -292,7 +307,7 @@ def _ratios(
     masses = np.ones(paths.shape[2]) if weights is None else weights
     ratio = []
     for k in chosen:
-        density = Measure(result.cells.points, result.masses[at[k]], result.cells.spread)
+        density = result.measure(int(at[k]))
         exact = [
             wasserstein(Measure(path, masses), density, 1, rtol=_RTOL).value
             for path in paths[:count, k]

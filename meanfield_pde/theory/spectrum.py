@@ -115,11 +115,23 @@ def dominant_eigenspace(matrix: np.ndarray, *, scale: float = 0.0) -> EigenSpace
     others = [schur[0][i, i].real for i in range(d) if i not in leading.members]
     gap = value - max(others, default=-np.inf)
     k = len(leading.members)
+<<<<<<< HEAD
     broken = _rotation(value, real, rotating) if rotating else _jordan_block(leading)
     if broken is not None:
         kind, reason = broken
         reason += f" (eigenvalues {format_eigenvalues(eigenvalues)})"
         return EigenSpace(eigenvalues, kind, value, gap, reason=reason)
+=======
+    nilpotent = float(np.linalg.norm(leading.block - leading.mean * np.eye(k), 2))
+    if nilpotent > leading.tolerance:
+        repeated = _repeated(np.diag(leading.block), value)
+        reason = (
+            f"the largest eigenvalue {value:.6g} is defective: it is {repeated} but has "
+            f"too few eigenvectors (the nilpotent part of its Jordan block has norm "
+            f"{nilpotent:.3g}), so that no spectral projection separates them {listed}"
+        )
+        return EigenSpace(eigenvalues, "defective", value, gap, reason=reason)
+>>>>>>> e2f2197 (Quantiles of a density once for all samples; nearly equal eigenvalues are not called repeated)
     if k == d:
         return EigenSpace(eigenvalues, "whole space", value, gap, np.eye(d), np.eye(d), np.eye(d))
     # The group is closed under conjugation, so its projector is real up to rounding.
@@ -137,6 +149,17 @@ def dominant_eigenspace(matrix: np.ndarray, *, scale: float = 0.0) -> EigenSpace
         left,
         basis @ left,
         note=_note(gap, norm, leading.condition),
+    )
+
+
+def _repeated(values: np.ndarray, mean: float) -> str:
+    """How equal eigenvalues are that count as one: by how much they differ, if that shows."""
+    gap = float(np.abs(values[:, None] - values).max())
+    if gap <= ROUNDING * max(abs(mean), 1e-300):
+        return f"repeated {len(values)} times"
+    return (
+        f"one of {len(values)} nearly equal ones, with a gap of {gap:.3g} that is within their "
+        "conditioning,"
     )
 
 
