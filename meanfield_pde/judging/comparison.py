@@ -365,7 +365,9 @@ def _transport(
     with shared_errors(comm):
         for k, p in tasks[comm.rank :: comm.size]:
             tokens = Measure(cloud.tokens[theirs[k]], weights / weights.sum())
-            found[k, p] = wasserstein(tokens, result.measure(int(ours[k])), p, rtol=_RTOL, time_limit=60.0)
+            found[k, p] = wasserstein(
+                tokens, result.measure(int(ours[k])), p, rtol=_RTOL, time_limit=60.0
+            )
             bar.done(comm.size)
     every = {task: one for part in comm.allgather(found) for task, one in part.items()}
     w1, w2 = (tuple(every[k, p] for k in range(len(ours))) for p in (1, 2))

@@ -83,9 +83,7 @@ class Densities(Protocol):
 
 def densities_at(result: Densities, at: np.ndarray) -> np.ndarray:
     """Quantiles of the density at some of its times."""
-    return density_quantiles(
-        [(result.cells_at(int(i)), result.measure(int(i)).masses) for i in at]
-    )
+    return density_quantiles([(result.cells_at(int(i)), result.measure(int(i)).masses) for i in at])
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +252,11 @@ def band_key(
         result.times[at],
         result.times[:1],
         result.measure(0).masses,
-        *(one for i in at for one in (result.measure(int(i)).points, result.measure(int(i)).masses)),
+        *(
+            one
+            for i in at
+            for one in (result.measure(int(i)).points, result.measure(int(i)).masses)
+        ),
         *matrices,
         *([] if weights is None else [weights]),
     ]

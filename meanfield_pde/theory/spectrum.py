@@ -115,23 +115,11 @@ def dominant_eigenspace(matrix: np.ndarray, *, scale: float = 0.0) -> EigenSpace
     others = [schur[0][i, i].real for i in range(d) if i not in leading.members]
     gap = value - max(others, default=-np.inf)
     k = len(leading.members)
-<<<<<<< HEAD
     broken = _rotation(value, real, rotating) if rotating else _jordan_block(leading)
     if broken is not None:
         kind, reason = broken
         reason += f" (eigenvalues {format_eigenvalues(eigenvalues)})"
         return EigenSpace(eigenvalues, kind, value, gap, reason=reason)
-=======
-    nilpotent = float(np.linalg.norm(leading.block - leading.mean * np.eye(k), 2))
-    if nilpotent > leading.tolerance:
-        repeated = _repeated(np.diag(leading.block), value)
-        reason = (
-            f"the largest eigenvalue {value:.6g} is defective: it is {repeated} but has "
-            f"too few eigenvectors (the nilpotent part of its Jordan block has norm "
-            f"{nilpotent:.3g}), so that no spectral projection separates them {listed}"
-        )
-        return EigenSpace(eigenvalues, "defective", value, gap, reason=reason)
->>>>>>> e2f2197 (Quantiles of a density once for all samples; nearly equal eigenvalues are not called repeated)
     if k == d:
         return EigenSpace(eigenvalues, "whole space", value, gap, np.eye(d), np.eye(d), np.eye(d))
     # The group is closed under conjugation, so its projector is real up to rounding.
@@ -277,8 +265,8 @@ def _jordan_block(leading: _Group) -> tuple[Kind, str] | None:
     if nilpotent <= leading.tolerance:
         return None
     return "defective", (
-        f"the largest eigenvalue {leading.mean.real:.6g} is defective: it is repeated {k} times "
-        f"but has too few eigenvectors (the nilpotent part of its Jordan block has norm "
+        f"the largest eigenvalue {leading.mean.real:.6g} is defective: it is "
+        f"{_repeated(np.diag(leading.block), leading.mean.real)} but has too few eigenvectors (the nilpotent part of its Jordan block has norm "
         f"{nilpotent:.3g}), so that no spectral projection separates them"
     )
 
