@@ -139,9 +139,9 @@ def _axes(dimension: int) -> np.ndarray:
         angle = np.pi * (np.arange(count) + 0.5) / count
         return np.column_stack([np.cos(angle), np.sin(angle)])
     z = (np.arange(count) + 0.5) / count
-    angle = np.pi * (3 - math.sqrt(5)) * np.arange(count)
+    turn = np.pi * (3 - math.sqrt(5)) * np.arange(count)
     radius = np.sqrt(1 - z**2)
-    return np.column_stack([radius * np.cos(angle), radius * np.sin(angle), z])
+    return np.column_stack([radius * np.cos(turn), radius * np.sin(turn), z])
 
 
 def _harmonics(paths: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -264,9 +264,10 @@ def _jordan_block(leading: _Group) -> tuple[Kind, str] | None:
     nilpotent = float(np.linalg.norm(leading.block - leading.mean * np.eye(k), 2))
     if nilpotent <= leading.tolerance:
         return None
+    repeated = _repeated(np.diag(leading.block), leading.mean.real)
     return "defective", (
-        f"the largest eigenvalue {leading.mean.real:.6g} is defective: it is "
-        f"{_repeated(np.diag(leading.block), leading.mean.real)} but has too few eigenvectors (the nilpotent part of its Jordan block has norm "
+        f"the largest eigenvalue {leading.mean.real:.6g} is defective: it is {repeated} "
+        f"but has too few eigenvectors (the nilpotent part of its Jordan block has norm "
         f"{nilpotent:.3g}), so that no spectral projection separates them"
     )
 

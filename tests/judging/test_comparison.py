@@ -169,7 +169,7 @@ def test_without_numbers_and_at_one_time(solution, band):
     assert found.agrees
     assert "no trajectories to decide" in found.verdict
     assert 0 <= dict(found.seen)["V too large by 20%"] <= 1
-    late = TokenCloud(TIMES[-1:], euler(initial(), lambda y: velocity(y, -HEAD.value)).tokens[-1:])
+    late = TokenCloud(TIMES[-1:], euler(initial(), clock=1.5).tokens[-1:])
     wrong = compare_tokens(solution, late, samples=199)
     assert not wrong.agrees
     assert wrong.verdict.startswith("deviates from the density")
