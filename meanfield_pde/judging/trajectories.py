@@ -246,6 +246,6 @@ def keep_numbers(cloud: TokenCloud) -> bool:
             for _ in range(40)
         ]
         spread = max(float(np.std(others)), 1e-12)
-        if (np.mean(others) - own) / spread > 4:
+        if (np.mean(others) - own) / spread > 3.5:
             return True
     return False
