@@ -33,6 +33,10 @@ from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
 
+# Exit code of `compare` if the tokens deviate, and where it keeps its samples.
+DEVIATES = 3
+BAND = "tokens-band.npz"
+
 
 def run(options: argparse.Namespace) -> None:
     """Solve a case and write its result folder."""
@@ -150,7 +154,15 @@ def compare(options: argparse.Namespace) -> None:
     result = on_root(comm, lambda: results.read_result(options.result))
     cloud = on_root(comm, lambda: read_tokens(options.tokens))
     try:
-        found = compare_tokens(result, cloud, layer_step=options.layer_step, comm=comm)
+        found = compare_tokens(
+            result,
+            cloud,
+            layer_step=options.layer_step,
+            level=options.level,
+            band_file=options.result / BAND,
+            progress=True,
+            comm=comm,
+        )
     except InputError as error:
         raise InputError(f"{options.tokens}: {error}") from None
     figure = on_root(comm, lambda: draw_comparison(result, found))
@@ -158,6 +170,8 @@ def compare(options: argparse.Namespace) -> None:
         json_text = json.dumps(token_report.summary(found), indent=2)
         print(json_text if options.json else token_report.table(found), flush=True)
     LOG.info("figure in %s", figure)
+    if not found.agrees:
+        raise SystemExit(DEVIATES)
 
 
 def plot(options: argparse.Namespace) -> None:

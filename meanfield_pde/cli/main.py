@@ -1,7 +1,7 @@
 """The command line: a thin layer over the Python API.
 
-Exit codes: 0 done, 1 the computation failed, 2 the input is wrong. Errors are one line on standard
-error, printed once whatever the number of ranks; a traceback only with --debug.
+Exit codes: 0 done, 1 the computation failed, 2 the input is wrong, 3 tokens deviate. Errors are one
+line on standard error, printed once whatever the number of ranks; a traceback only with --debug.
 """
 
 from __future__ import annotations

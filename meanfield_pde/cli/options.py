@@ -70,6 +70,9 @@ def _add_particles(command: Command) -> None:
     compare.add_argument(
         "--layer-step", type=number, metavar="H", help="times in the file count layers of length H"
     )
+    compare.add_argument(
+        "--level", type=number, default=0.01, metavar="P", help="tokens deviate below it, 0.01"
+    )
     compare.add_argument("--json", action="store_true", help="one JSON object")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,11 @@ def draw_comparison(result: Result, comparison: TokenComparison) -> Path:
     """Draw figures/tokens.png in the result folder and return its path."""
     times = comparison.times
     shown = np.unique(np.linspace(0, len(times) - 1, min(SHOWN, len(times))).round().astype(int))
-    figure = Figure(figsize=(4 * len(shown), 6.6), layout="constrained")
+    figure = Figure(figsize=(4 * max(2, len(shown)), 6.6), layout="constrained")
     count = len(comparison.cloud.tokens[0])
-    figure.suptitle(f"{title(result, f'{count} tokens and their density')}\n{comparison.verdict}")
+    heading = title(result, f"{count} tokens and their density")
+    verdict = textwrap.fill(comparison.verdict, width=34 * max(2, len(shown)))
+    figure.suptitle(f"{heading}\n{verdict}", fontsize="medium")
     grid = figure.add_gridspec(2, len(shown), height_ratios=(1, 1.1))
     draw = _draw_circle if result.dimension == 2 else _draw_sphere
     for column, k in enumerate(shown):
@@ -86,13 +89,18 @@ def _draw_distances(axes: Axes, comparison: TokenComparison) -> None:
         band.quantile(0.975),
         color=_BAND,
         lw=0,
-        label="95% of samples of the density, $W_1$",
+        label="95% of samples of as many tokens, $W_1$",
     )
     axes.plot(band.times, band.expected, color="0.5", lw=1, label="their mean")
     for p, results, style in ((1, comparison.w1, "o-"), (2, comparison.w2, "s:")):
         values = [max(one.value, 1e-16) for one in results]
         axes.semilogy(times, values, style, color=_TOKEN, ms=4, label=f"tokens to density, $W_{p}$")
-    if comparison.since is not None:
+    found = comparison.judgement
+    if found is not None:
+        far = np.maximum(found.distances[1:], 1e-16)
+        label = "tokens to the reference code, token by token"
+        axes.semilogy(found.times[1:], far, "^-", color="k", ms=4, lw=0.9, label=label)
+    if comparison.since is not None and not comparison.agrees:
         axes.axvline(comparison.since, color="k", ls="--", lw=0.9, label="deviates from here on")
     axes.set_xlabel("time t")
     axes.set_ylabel("distance (radians)")

@@ -10,61 +10,73 @@ from meanfield_pde.judging.comparison import TokenComparison
 
 
 def table(comparison: TokenComparison) -> str:
-    """A row for each common time, with the notes and the verdict below."""
+    """The verdict in one line; below it a row for each time compared, and the notes."""
     band = comparison.band
-    in_band = {time: i for i, time in enumerate(band.times)}
+    common = comparison.common
+    some = "" if common == len(comparison.times) else f" of {common}"
     lines = [
-        f"{len(comparison.cloud.tokens[0])} tokens at {len(comparison.times)} common times",
-        f"{'t':>8}  {'W1':>10}  {'expected':>10}  {'z':>6}  {'W2':>10}  mean of the tokens (z)",
+        comparison.verdict,
+        f"{len(comparison.cloud.tokens[0])} tokens at {len(comparison.times)}{some} common times, "
+        f"{band.samples} samples of as many",
+        f"{'t':>8}  {'W1':>10}  {'expected':>10}  {'95% below':>10}  {'W2':>10}  "
+        f"{'reference':>10}  mean of the tokens (deviations)",
     ]
+    most = band.quantile(0.95)
     for k, time in enumerate(comparison.times):
-        expected, score = "", ""
-        mean = [f"{value:.4f}" for value in comparison.moments[k]]
-        if (i := in_band.get(time)) is not None:
-            expected, score = f"{band.expected[i]:.4g}", f"{comparison.scores[i]:.1f}"
-            mean = [
-                f"{one} ({z:.1f})" for one, z in zip(mean, comparison.moment_scores[i], strict=True)
-            ]
+        mean = [
+            f"{value:.4f} ({z:.1f})"
+            for value, z in zip(comparison.moments[k], comparison.moment_scores[k], strict=True)
+        ]
+        distance = _reference(comparison, k)
         lines.append(
-            f"{time:8.4g}  {comparison.w1[k].value:10.4g}  {expected:>10}  {score:>6}  "
-            f"{comparison.w2[k].value:10.4g}  {', '.join(mean)}"
+            f"{time:8.4g}  {comparison.w1[k].value:10.4g}  {band.expected[k]:10.4g}  "
+            f"{most[k]:10.4g}  {comparison.w2[k].value:10.4g}  "
+            f"{'' if distance is None else f'{distance:.2g}':>10}  {', '.join(mean)}"
         )
-    return "\n".join([*lines, *(f"note: {note}" for note in comparison.notes), comparison.verdict])
+    return "\n".join([*lines, *(f"note: {note}" for note in comparison.notes)])
 
 
 def summary(comparison: TokenComparison) -> dict[str, Any]:
-    """What JSON can hold: the verdict, what it rests on, and the numbers at each common time."""
-    cause, nearest = comparison.cause, comparison.nearest
+    """What JSON can hold: the verdict, what it rests on, and the numbers at each time."""
+    cause, judgement = comparison.cause, comparison.judgement
     return {
         "verdict": comparison.verdict,
         "agrees": comparison.agrees,
+        "p_value": comparison.p_value,
+        "level": comparison.level,
+        "samples": comparison.band.samples,
         "within_sampling_error": comparison.within_sampling_error,
-        "z": comparison.score,
         "since": comparison.since,
         "tokens": len(comparison.cloud.tokens[0]),
+        "trajectories": None if judgement is None else judgement.right,
         "reference_distance": comparison.reference_distance,
-        "reproduced": comparison.reproduced,
+        "step": judgement.step if judgement is not None and judgement.step > 0 else None,
         "cause": None if cause is None else cause.name,
-        "cause_distance": None if cause is None else cause.distance,
-        "nearest": None if nearest is None else nearest.name,
-        "nearest_distance": None if nearest is None else nearest.distance,
+        "fitted": [] if cause is None else list(cause.fitted),
+        "power": dict(comparison.seen),
         "notes": list(comparison.notes),
         "times": [_row(comparison, k) for k in range(len(comparison.times))],
     }
 
 
-def _row(comparison: TokenComparison, k: int) -> dict[str, float]:
-    row = {"time": float(comparison.times[k])}
+def _reference(comparison: TokenComparison, k: int) -> float | None:
+    """Mean distance from the reference code at a time, if it was followed to there."""
+    found = comparison.judgement
+    if found is None:
+        return None
+    at = np.flatnonzero(np.isclose(found.times, comparison.times[k], rtol=1e-9, atol=1e-9))
+    return float(found.distances[at[0]]) if len(at) else None
+
+
+def _row(comparison: TokenComparison, k: int) -> dict[str, float | None]:
+    row: dict[str, float | None] = {"time": float(comparison.times[k])}
     for p, results in ((1, comparison.w1), (2, comparison.w2)):
         row[f"w{p}"] = results[k].value
         row |= {f"w{p}_low": results[k].low, f"w{p}_high": results[k].high}
-    names = "xyz"[: comparison.moments.shape[1]]
-    for i, name in enumerate(names):
+    row["expected_w1"] = float(comparison.band.expected[k])
+    row["reference_distance"] = _reference(comparison, k)
+    for i, name in enumerate("xyz"[: comparison.moments.shape[1]]):
         row[f"mean_{name}"] = float(comparison.moments[k, i])
         row[f"mean_{name}_density"] = float(comparison.expected_moments[k, i])
-    for j in np.flatnonzero(comparison.band.times == comparison.times[k]):
-        row["expected_w1"] = float(comparison.band.expected[j])
-        row["z"] = float(comparison.scores[j])
-        for i, name in enumerate(names):
-            row[f"mean_{name}_z"] = float(comparison.moment_scores[j, i])
+        row[f"mean_{name}_z"] = float(comparison.moment_scores[k, i])
     return row

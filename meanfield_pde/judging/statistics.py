@@ -1,45 +1,62 @@
-"""How far N tokens are from a density by chance: the distances of samples of the density itself.
+"""How far N tokens are from a density by chance: one p-value, from samples of the density itself.
 
-The number decides whether a cloud deviates. A sample is N independent points of the density at its
-first time, a cell by its mass and then a point of the cell, moved by the reference code. Were the
-samples drawn anew at each time, what the mean field makes of their fluctuations would be missing:
-it can damp them, or let them grow as the modes of the density do.
+A sample is N independent points of the density at its first time, moved by the reference code: were
+samples drawn anew at each time, what the mean field makes of their fluctuations would be missing.
 
-The distances W_1 of the samples to the density follow, closely enough, a gamma law: positive,
-skewed, with normal tails. Its mean and variance are those of the samples, and the variance has the
-width of the cells added, below which the density is not known. The score z of a distance has the
-tail probability of that law under the standard normal one.
+The p-value is a rank. Let T_0 be a number computed from the features of the tokens, T_s the same
+for sample s, by a rule that treats all S + 1 clouds alike. If the tokens are a sample like the
+others, each rank of T_0 is equally likely, whatever the law of the features is, so that
+
+    p = (1 + #{s: T_s >= T_0}) / (S + 1)
+
+is uniform. The rule: for each time, sliced W_1 and W_2 and the moments of each degree, the latter
+by their Mahalanobis distance from the mean of all S + 1; likewise all moments of degree 1 and 2 at
+all times together. Each of these is given the tail probability of a gamma law of its mean and
+variance, and T = log of the sum of their inverses, which is large as soon as one of them is small.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from mpi4py import MPI
 
 import numpy as np
-from scipy.special import gammaln, log1p, ndtri_exp
+from scipy.special import gammaln, logsumexp
 from scipy.stats import gamma
 
-from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.judging.features import (
+    DEGREES,
+    Features,
+    density_quantiles,
+    features,
+    harmonics_of_degree,
+)
+from meanfield_pde.judging.flow import follow_samples
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.geometry import geodesic_distance, normalised
+from meanfield_pde.support.files import replace_file
 from meanfield_pde.support.ranks import shared_errors
-from meanfield_pde.tokens.code import Velocity, evolve, fixed_step, token_velocity
 from meanfield_pde.wasserstein import wasserstein
 from meanfield_pde.wasserstein.measure import Measure
 
-# In units of the root mean square distance of a cell's points from its centre: a cluster somewhere
-# in one cell is at most 1.7 of them away from the centre on the circle.
-CELL_WIDTHS = 2.0
 # More tokens than this take too long to be simulated many times.
 MOST_TOKENS = 1000
-# Samples are compared with each other; the last digits of their distances do not matter.
+# Samples for which W_1 itself is computed, beside the sliced one, and the times for that.
+TRANSPORTED = {2: 8, 3: 1}
+TRANSPORT_TIMES = 3
+# The moments at all times together are judged by their principal directions, one for so many
+# samples.
+SAMPLES_PER_DIRECTION = 20
+_BLOCK = 64
 _RTOL = 1e-3
-_TOLERANCE = 1e-4
 
 
 class Densities(Protocol):
@@ -64,50 +81,70 @@ class Densities(Protocol):
         """The density at one of the times, as atoms in its cells."""
 
 
+def densities_at(result: Densities, at: np.ndarray) -> np.ndarray:
+    """Quantiles of the density at some of its times."""
+    return density_quantiles([(result.cells_at(int(i)), result.measure(int(i)).masses) for i in at])
+
+
 @dataclass(frozen=True, eq=False)
 class SamplingBand:
-    """The distances W_1 that samples of N tokens have to their density, at several times.
+    """Features of samples of N tokens of a density, at several times.
 
     Attributes:
+        key: what it belongs to: a hash of the density, N, weights, times, samples and seed.
         times: the times.
-        expected: their mean, at each time.
-        deviation: their standard deviation, the width of the cells included.
-        moment_deviation: standard deviation of the first moments from those of the density,
-            times x d, likewise.
+        features: of the samples.
+        ratio: of W_1 to the sliced W_1, at each time.
     """
 
+    key: str
     times: np.ndarray
-    expected: np.ndarray
-    deviation: np.ndarray
-    moment_deviation: np.ndarray
+    features: Features
+    ratio: np.ndarray
 
-    def score(self, distances: np.ndarray) -> np.ndarray:
-        """The score z of a distance at each time, standard normal for independent samples."""
-        return _score(self._log_tail(distances))
+    @property
+    def samples(self) -> int:
+        """S."""
+        return len(self.features.distances)
 
-    def joint_score(self, distances: np.ndarray) -> float:
-        """One score for all times: that of the largest z, given how many times there are."""
-        return float(_joint(self._log_tail(distances)).max())
-
-    def first_beyond(self, distances: np.ndarray, score: float) -> float | None:
-        """The first time at which a distance has a joint score of at least this; None if never."""
-        late = np.flatnonzero(_joint(self._log_tail(distances)) >= score)
-        return float(self.times[late[0]]) if len(late) else None
+    @property
+    def expected(self) -> np.ndarray:
+        """The mean distance W_1 of a sample to the density, at each time."""
+        return self.features.distances[..., 0].mean(axis=0) * self.ratio
 
     def quantile(self, probability: float) -> np.ndarray:
-        """The distance that is not exceeded with this probability, at each time."""
-        shape = (self.expected / self.deviation) ** 2
-        return gamma.ppf(probability, shape, scale=self.expected / shape)
+        """The distance W_1 that is not exceeded with this probability, at each time."""
+        return np.quantile(self.features.distances[..., 0], probability, axis=0) * self.ratio
 
-    def _log_tail(self, distances: np.ndarray) -> np.ndarray:
-        """Logarithm of the probability of a larger distance, at each time."""
-        shape = (self.expected / self.deviation) ** 2
-        x = distances * shape / self.expected
-        with np.errstate(divide="ignore"):
-            exact = gamma.logsf(x, shape)
-            # Where the probability itself is too small for a double.
-            asymptotic = (shape - 1) * np.log(np.maximum(x, 1e-300)) - x - gammaln(shape)
-        return np.where(np.isfinite(exact), exact, asymptotic)
+    def p_value(self, observed: Features, at: np.ndarray | None = None) -> float:
+        """The p-value of tokens with these features, from some of the times or all of them."""
+        chosen = np.arange(len(self.times)) if at is None else at
+        statistic = _statistic(_pooled(observed, self.features).at(chosen))
+        return float((1 + (statistic[1:] >= statistic[0]).sum()) / len(statistic))
+
+    def since(self, observed: Features, level: float) -> float | None:
+        """The first time whose features alone have a p-value below the level; None if none has."""
+        for k, time in enumerate(self.times):
+            if self.p_value(observed, np.array([k])) < level:
+                return float(time)
+        return None
+
+    def moment_scores(self, observed: np.ndarray) -> np.ndarray:
+        """First moments less their mean over the samples, in standard deviations, times x d."""
+        moments = self.features.moments[..., : observed.shape[1]]
+        deviation = np.maximum(moments.std(axis=0, ddof=1), 1e-15)
+        return (observed - moments.mean(axis=0)) / deviation
+
+    def write(self, path: Path) -> None:
+        """Write the band as `.npz`."""
+        arrays = {
+            "key": np.array(self.key),
+            "times": self.times,
+            "distances": self.features.distances,
+            "moments": self.features.moments,
+            "ratio": self.ratio,
+        }
+        replace_file(path, lambda part: np.savez_compressed(part, allow_pickle=False, **arrays))
 
 
 def sampling_band(
@@ -119,79 +156,126 @@ def sampling_band(
     seed: int = 0,
     weights: np.ndarray | None = None,
     comm: MPI.Comm = MPI.COMM_SELF,
+    done: Callable[[int], None] = lambda _: None,
 ) -> SamplingBand:
     """The band of N tokens for a density at several of its times. Collective.
 
     Args:
         result: the density.
         at: indices of the times wanted.
-        count: N. From 1000 tokens on, samples of 1000 are taken and their distances scaled.
+        count: N. Beyond 1000 tokens, samples of 1000 are taken, and how far they are from their
+            mean is scaled with 1/sqrt(N).
         samples: how many samples are drawn.
         seed: of the draws.
         weights: the weights of the tokens; equal if left out.
         comm: the ranks that share the work; the result does not depend on their number.
+        done: told how many samples have been moved, now and then.
     """
+    key = band_key(result, at, count, samples=samples, seed=seed, weights=weights)
     scale = 1.0
     if count > MOST_TOKENS:
         effective = count if weights is None else weights.sum() ** 2 / (weights**2).sum()
-        scale = _sampling_error(effective, result) / _sampling_error(MOST_TOKENS, result)
+        scale = math.sqrt(MOST_TOKENS / effective)
         count, weights = MOST_TOKENS, None
-    densities = [_probability(result.measure(int(i))) for i in at]
-    means = np.array([one.masses @ one.points for one in densities])
-    distances = np.zeros((samples, len(at)))
-    moments = np.zeros((samples, *means.shape))
+    times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
+    chosen = np.searchsorted(times, result.times[at])
+    first = result.cells_at(0), result.measure(0).masses
+    quantiles = densities_at(result, at)
+    blocks = [np.arange(i, min(i + _BLOCK, samples)) for i in range(0, samples, _BLOCK)]
+    found: dict[int, Features] = {}
+    ratios = np.zeros(0)
     with shared_errors(comm):
-        for sample in range(comm.rank, samples, comm.size):
-            generator = np.random.default_rng([seed, sample])
-            clouds = _sample(generator, result, at, count, weights)
-            moments[sample] = [cloud.masses @ cloud.points for cloud in clouds]
-            distances[sample] = [
-                wasserstein(cloud, one, 1, rtol=_RTOL).value
-                for cloud, one in zip(clouds, densities, strict=True)
-            ]
-    comm.Allreduce(MPI.IN_PLACE, distances)
-    comm.Allreduce(MPI.IN_PLACE, moments)
-    distances *= scale
-    moments = (moments - means) * scale
-    cell_width = CELL_WIDTHS * np.array([one.width for one in densities])
-    return SamplingBand(
-        result.times[at],
-        np.maximum(distances.mean(axis=0), cell_width / CELL_WIDTHS),
-        np.hypot(distances.std(axis=0, ddof=1), cell_width),
-        np.hypot(np.sqrt((moments**2).mean(axis=0)), cell_width[:, None] / CELL_WIDTHS),
+        for number in range(comm.rank, len(blocks), comm.size):
+            start = np.stack(
+                [
+                    sample_cells(np.random.default_rng([seed, int(s)]), *first, count)
+                    for s in blocks[number]
+                ]
+            )
+            paths = follow_samples(start, result.attention, times, weights, done)[:, chosen]
+            found[number] = features(paths, weights, quantiles)
+            if number == 0:
+                ratios = _ratios(result, at, paths, weights, found[0])
+    every = {i: one for part in comm.allgather(found) for i, one in part.items()}
+    distances = np.concatenate([every[i].distances for i in range(len(blocks))])
+    moments = np.concatenate([every[i].moments for i in range(len(blocks))])
+    if scale < 1:
+        distances *= scale
+        moments = moments.mean(axis=0) + scale * (moments - moments.mean(axis=0))
+    ratio = comm.bcast(ratios)
+    return SamplingBand(key, result.times[at], Features(distances, moments), ratio)
+
+
+def power(
+    result: Densities,
+    at: np.ndarray,
+    attention: AttentionLike,
+    band: SamplingBand,
+    count: int,
+    level: float,
+    *,
+    trials: int = 40,
+) -> float:
+    """How often N tokens moved by another attention have a p-value below the level."""
+    times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
+    first = result.cells_at(0), result.measure(0).masses
+    start = np.stack(
+        [
+            # Seeds that no band uses: those have two numbers.
+            sample_cells(np.random.default_rng([0, 0, i]), *first, count)
+            for i in range(trials)
+        ]
     )
+    paths = follow_samples(start, attention, times)[:, np.searchsorted(times, result.times[at])]
+    found = features(paths, None, densities_at(result, at))
+    seen = [
+        band.p_value(Features(one, moments)) < level
+        for one, moments in zip(found.distances, found.moments, strict=True)
+    ]
+    return float(np.mean(seen))
 
 
-def _probability(measure: Measure) -> Measure:
-    return Measure(measure.points, measure.masses / measure.masses.sum(), measure.spread)
-
-
-def _sample(
-    generator: np.random.Generator,
+def band_key(
     result: Densities,
     at: np.ndarray,
     count: int,
+    *,
+    samples: int,
+    seed: int,
     weights: np.ndarray | None,
-) -> list[Measure]:
-    """One sample at the times wanted, as probability measures."""
-    attention = result.attention
-    tokens = sample_cells(generator, result.cells_at(0), result.measure(0).masses, count)
-    times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
+) -> str:
+    """What a band belongs to, as a hash."""
+    digest = hashlib.sha256()
+    matrices = [m for head in layers_of(result.attention) for m in (head.key_query, head.value)]
+    numbers = [
+        np.array([result.attention.beta, count, samples, seed, result.attention.normalise]),
+        result.times[at],
+        result.times[:1],
+        result.measure(0).masses,
+        *(
+            one
+            for i in at
+            for one in (result.measure(int(i)).points, result.measure(int(i)).masses)
+        ),
+        *matrices,
+        *([] if weights is None else [weights]),
+    ]
+    for array in numbers:
+        digest.update(np.ascontiguousarray(array, dtype=float).tobytes())
+    return digest.hexdigest()
 
-    def velocity(layer: Attention) -> Velocity:
-        return token_velocity(layer, weights, tolerance=_TOLERANCE)
 
-    step = fixed_step(attention)
-    paths = evolve(tokens, attention, list(times), velocity, step=step, tolerance=_TOLERANCE)
-    masses = np.ones(count) if weights is None else weights
-    chosen = np.searchsorted(times, result.times[at])
-    return [Measure(paths[k], masses / masses.sum()) for k in chosen]
-
-
-def _sampling_error(count: float, result: Densities) -> float:
-    """How W_1 of N independent points depends on N, in one dimension and in two."""
-    logarithm = 1.0 if result.dimension == 2 else math.log(count)
-    return math.sqrt(logarithm / count)
+def read_band(path: Path, key: str) -> SamplingBand | None:
+    """The band in a file, if the file is there and holds the one wanted."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if str(arrays["key"]) != key:
+            return None
+        found = Features(arrays["distances"], arrays["moments"])
+        return SamplingBand(key, arrays["times"], found, arrays["ratio"])
+    except (OSError, ValueError, KeyError):
+        return None  # whatever is there, it is not a band, and made again
 
 
 def sample_cells(
@@ -211,12 +295,71 @@ def sample_cells(
     return normalised(np.einsum("nk,nkd->nd", barycentric, corners))
 
 
-def _joint(log_tail: np.ndarray) -> np.ndarray:
-    """Scores with the probability that any of K independent times has a smaller tail."""
+def _ratios(
+    result: Densities,
+    at: np.ndarray,
+    paths: np.ndarray,
+    weights: np.ndarray | None,
+    sliced: Features,
+) -> np.ndarray:
+    """W_1 over sliced W_1 of a few samples, at a few times, and between them by interpolation."""
+    times = result.times[at]
+    chosen = np.unique(np.linspace(0, len(at) - 1, TRANSPORT_TIMES).round().astype(int))
+    count = min(TRANSPORTED[paths.shape[-1]], len(paths))
+    masses = np.ones(paths.shape[2]) if weights is None else weights
+    ratio = []
+    for k in chosen:
+        density = result.measure(int(at[k]))
+        exact = [
+            wasserstein(Measure(path, masses), density, 1, rtol=_RTOL).value
+            for path in paths[:count, k]
+        ]
+        ratio.append(sum(exact) / sliced.distances[:count, k, 0].sum())
+    return np.interp(times, times[chosen], ratio)
+
+
+def _pooled(observed: Features, samples: Features) -> Features:
+    return Features(
+        np.concatenate([observed.distances[None], samples.distances]),
+        np.concatenate([observed.moments[None], samples.moments]),
+    )
+
+
+def _statistic(pooled: Features) -> np.ndarray:
+    """T of every cloud, the first of which is that of the tokens."""
+    count, times = pooled.distances.shape[:2]
+    dimension = 2 if pooled.moments.shape[-1] == 2 * len(DEGREES) else 3
+    scores = [pooled.distances[:, k, i] for k in range(times) for i in range(2)]
+    ends = np.cumsum([0, *(harmonics_of_degree(dimension, degree) for degree in DEGREES)])
+    for k in range(times):
+        for begin, end in itertools.pairwise(ends):
+            scores.append(_mahalanobis(pooled.moments[:, k, begin:end]))
+    if times > 1:
+        low = pooled.moments[..., : ends[2]].reshape(count, -1)
+        scores.append(_mahalanobis(low, max(1, count // SAMPLES_PER_DIRECTION)))
+    return logsumexp([-_log_tail(score) for score in scores], axis=0)
+
+
+def _mahalanobis(values: np.ndarray, most: int | None = None) -> np.ndarray:
+    """Squared distances from the mean in units of the covariance, in its first directions."""
+    centred = values - values.mean(axis=0)
+    scale = np.maximum(centred.std(axis=0), 1e-300)
+    left, size, _ = np.linalg.svd(centred / scale, full_matrices=False)
+    kept = size > 1e-9 * max(float(size[0]), 1e-300)
+    if most is not None:
+        kept[most:] = False
+    return len(values) * (left[:, kept] ** 2).sum(axis=1)
+
+
+def _log_tail(values: np.ndarray) -> np.ndarray:
+    """Logarithm of the tail probabilities under the gamma law of their mean and variance."""
+    mean, variance = float(values.mean()), float(values.var())
+    if not (mean > 0 and variance > 1e-24 * mean**2):  # all alike, such as zero: no information
+        return np.zeros(len(values))
+    shape = mean**2 / variance
+    x = values * (mean / variance)
     with np.errstate(divide="ignore"):
-        exact = np.log(-np.expm1(len(log_tail) * log1p(-np.exp(log_tail))))
-    return _score(np.where(log_tail < -30, log_tail + math.log(len(log_tail)), exact))
-
-
-def _score(log_tail: np.ndarray) -> np.ndarray:
-    return -ndtri_exp(np.minimum(log_tail, -1e-16))
+        exact = gamma.logsf(x, shape)
+        # Where the probability itself is too small for a double.
+        asymptotic = (shape - 1) * np.log(np.maximum(x, 1e-300)) - x - gammaln(shape)
+    return np.where(np.isfinite(exact), exact, asymptotic)

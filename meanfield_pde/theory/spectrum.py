@@ -140,6 +140,17 @@ def dominant_eigenspace(matrix: np.ndarray, *, scale: float = 0.0) -> EigenSpace
     )
 
 
+def _repeated(values: np.ndarray, mean: float) -> str:
+    """How equal eigenvalues are that count as one: by how much they differ, if that shows."""
+    gap = float(np.abs(values[:, None] - values).max())
+    if gap <= ROUNDING * max(abs(mean), 1e-300):
+        return f"repeated {len(values)} times"
+    return (
+        f"one of {len(values)} nearly equal ones, with a gap of {gap:.3g} that is within their "
+        "conditioning,"
+    )
+
+
 def format_eigenvalues(values: Sequence[complex] | np.ndarray) -> str:
     """Eigenvalues as text, `1, 0.2 + 0.3i, 0.2 - 0.3i`."""
     negligible = 1e-13 * float(np.abs(values).max(initial=0.0))
@@ -253,8 +264,9 @@ def _jordan_block(leading: _Group) -> tuple[Kind, str] | None:
     nilpotent = float(np.linalg.norm(leading.block - leading.mean * np.eye(k), 2))
     if nilpotent <= leading.tolerance:
         return None
+    repeated = _repeated(np.diag(leading.block), leading.mean.real)
     return "defective", (
-        f"the largest eigenvalue {leading.mean.real:.6g} is defective: it is repeated {k} times "
+        f"the largest eigenvalue {leading.mean.real:.6g} is defective: it is {repeated} "
         f"but has too few eigenvectors (the nilpotent part of its Jordan block has norm "
         f"{nilpotent:.3g}), so that no spectral projection separates them"
     )

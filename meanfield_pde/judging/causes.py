@@ -1,0 +1,320 @@
+"""Why trajectories are not those of the equation: the smallest change of it that explains them.
+
+A change explains the tokens if what it leaves is left to rounding, and a small part of what the
+equation leaves. Changes are tried in the order of how many numbers they fit, and the first number
+that suffices ends the search: all changes with no more than that many that explain the tokens
+cannot be told apart, and are named together. Steps are found anew for each change.
+
+    none    masks, projections, V transposed or negative, Q and K swapped, with or without the
+            denominator, stale means, a denominator left out now and then, tokens that do not move
+    one     beta; the scale of V, which is that of time
+    some    V, and then only those of its entries that differ; beta Q^T K
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.errors import InputError
+from meanfield_pde.judging.codes import Code, Scheme, changed
+from meanfield_pde.judging.fitting import (
+    PROMISING,
+    Fitted,
+    Parameters,
+    first_value,
+    fit_with_steps,
+)
+from meanfield_pde.judging.trajectories import Trajectories
+
+# A change explains the tokens if it leaves at most this part of the defect of the equation.
+FITS = 0.05
+# A token that came no further than this while it should have come this far does not move.
+STILL, MOVED = 1e-9, 1e-3
+# An entry differs if it does by more than this part of the largest one, and its interval.
+DIFFERS = 1e-3
+# Terms of token sums that are spent on faults which hang on the number of steps.
+STEPPED_BUDGET = 4e9
+STEP_COUNTS = (5, 10, 20, 25, 50, 100, 2, 4, 8, 16, 32, 40, 64, 80, 128, 200)
+HOLDS, LAGS, BARES = (2, 4, 5, 8, 10, 20), (1, 2, 5, 10), (2, 5, 10, 20)
+_FIT_METHODS = ("euler", "layers")
+
+
+@dataclass(frozen=True, eq=False)
+class Cause:
+    """What explains the tokens.
+
+    Attributes:
+        name: in words, with values and intervals; alternatives are joined by "or".
+        left: mean defect that it leaves.
+        steps: the steps that go with it, in words; empty if none show.
+        fitted: what was fitted: name, value, half width of the interval, value of the case.
+    """
+
+    name: str
+    left: float
+    steps: str = ""
+    fitted: tuple[dict[str, Any], ...] = field(default=())
+
+
+def find_cause(trajectories: Trajectories) -> Cause | None:
+    """The smallest change that explains the tokens, or None."""
+    for search in (_plain, _one_number, _matrices):
+        found = [one for one in search(trajectories) if one.left <= trajectories.limit]
+        found = [one for one in found if one.left <= FITS * trajectories.defect]
+        if found:
+            names = " or ".join(dict.fromkeys(one.name for one in found))
+            fitted = tuple(number for one in found for number in one.fitted)
+            return Cause(names, min(one.left for one in found), found[0].steps, fitted)
+    return None
+
+
+def _plain(trajectories: Trajectories) -> Iterator[Cause]:
+    """Changes that fit no number."""
+    right = trajectories.right
+    still = frozen_tokens(trajectories)
+    if still.any():
+        name = f"{still.sum()} of {len(still)} tokens do not move"
+        yield _stepped(trajectories, replace(right, frozen=still), name)
+    for name, code in _variants(right):
+        yield _stepped(trajectories, code, name)
+    if math.isfinite(right.attention.beta):
+        yield from _faulty_steps(trajectories)
+
+
+def _variants(right: Code) -> Iterator[tuple[str, Code]]:
+    yield "a causal mask", replace(right, mask="causal")
+    yield "tokens that do not attend to themselves", replace(right, mask="no self")
+    yield (
+        "the projection v - <x, v> v in the place of v - <x, v> x",
+        replace(right, push="onto itself"),
+    )
+    yield "the projection v + <x, v> x in the place of v - <x, v> x", replace(right, push="plus")
+    yield "a projection with <x, v> summed over all tokens", replace(right, push="mixed")
+    if right.masses is not None:
+        yield "weights of the tokens that are left out", replace(right, masses=None)
+    for name, change in _CHANGES:
+        try:
+            attention = changed(right.attention, change)
+        except InputError:
+            continue
+        if not _same(attention, right.attention):
+            yield name, replace(right, attention=attention)
+
+
+def _stepped(trajectories: Trajectories, code: Code, name: str) -> Cause:
+    """A change with the steps that go with it best."""
+    found = trajectories.fit(code)
+    steps = ""
+    if trajectories.limit < found.size <= PROMISING * trajectories.defect:
+        found = trajectories.with_steps(code, _FIT_METHODS)
+        steps = found.title
+    return Cause(name, found.size, steps)
+
+
+def frozen_tokens(trajectories: Trajectories) -> np.ndarray:
+    """Which tokens stay where they are at all times, though the equation moves them."""
+    tokens = trajectories.tokens
+    came = np.linalg.norm(tokens - tokens[0], axis=2).max(axis=0)
+    ends = trajectories.ends(trajectories.right)
+    should = np.linalg.norm(ends - tokens[:-1], axis=2).max(axis=0)
+    return (came < STILL) & (should > MOVED)
+
+
+def _faulty_steps(trajectories: Trajectories) -> Iterator[Cause]:
+    """Faults that hang on the number of steps: tried on one interval, and then on all."""
+    right, shortest = trajectories.right, trajectories.shortest
+    where = [int(np.argmin(np.diff(trajectories.times)))]
+    if where[0] > 0:
+        where = [0]  # what came before the first interval is nothing
+    length = float(trajectories.times[where[0] + 1] - trajectories.times[where[0]])
+    pairs = trajectories.tokens.shape[1] ** 2
+    spent = 0.0
+    schemes = [("stale", "hold", n) for n in HOLDS] + [("late", "lag", n) for n in LAGS]
+    schemes += [("bare", "bare", n) for n in BARES]
+    for count in STEP_COUNTS:
+        for _, name, every in schemes:
+            for push, method in (("tangent", "euler"), ("whole", "layers")):
+                spent += pairs * count * length / shortest
+                if spent > STEPPED_BUDGET:
+                    return
+                scheme = Scheme(method, shortest / count).with_fault(name, every)
+                code = replace(right, push=push, scheme=scheme)
+                with np.errstate(all="ignore"):
+                    ends = trajectories.ends(code, where)
+                left = trajectories.size(trajectories.scaled(ends, where))
+                if left <= trajectories.limit:
+                    title = _STEP_FAULTS[name].format(every)
+                    fit = trajectories.fit(code)
+                    yield Cause(title, fit.size, f"steps of {scheme.step:.4g}")
+                    return
+
+
+_STEP_FAULTS = {
+    "hold": "a mean that is computed anew in every {} steps only",
+    "lag": "a mean of where tokens were {} steps ago",
+    "bare": "a softmax without its denominator in one step of {}",
+}
+
+
+def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
+    """Changes that fit one number: the scale of V, beta."""
+    right = trajectories.right
+    start = first_value(trajectories, right)
+    layers = layers_of(right.attention)
+    value = layers[0].value
+    scale = 1 + float((start * value).sum() / (value**2).sum())
+    for guess in dict.fromkeys((scale, 1.0)):
+        family = Parameters(np.array([guess]), lambda p: _scaled_value(right, float(p[0])))
+        fitted = fit_with_steps(trajectories, family)
+        factor, error = float(fitted.values[0]), float(fitted.errors[0])
+        name = (
+            f"time runs {factor:.4g} ± {_error(error)} times as fast as the file says, or value is "
+            "so many times the case's"
+        )
+        cause = Cause(
+            name, fitted.size, fitted.title, (_number("time or value", factor, error, 1.0),)
+        )
+        yield cause
+        if cause.left <= trajectories.limit:
+            break
+    beta = right.attention.beta
+    if not 0 < beta < math.inf:
+        return
+    guesses = [0.0, 0.5 * math.log(1 / beta), -0.5 * math.log(len(layers[0].query)), -1.0, 1.0]
+    left = [
+        trajectories.fit(replace(right, attention=_with_beta(right, guess))).size
+        for guess in guesses
+    ]
+    family = Parameters(
+        np.array([guesses[int(np.argmin(left))]]),
+        lambda p: replace(right, attention=_with_beta(right, float(p[0]))),
+    )
+    fitted = fit_with_steps(trajectories, family)
+    other = beta * math.exp(float(fitted.values[0]))
+    error = other * float(fitted.errors[0])
+    name = f"beta (or the scale of query^T key) is {other:.4g} ± {_error(error)}, the case has "
+    name += f"{beta:g}{_meaning(other, beta, len(layers[0].query))}"
+    yield Cause(name, fitted.size, fitted.title, (_number("beta", other, error, beta),))
+
+
+def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
+    """Changes that fit a matrix."""
+    right = trajectories.right
+    d = right.attention.dimension
+    layers = layers_of(right.attention)
+    value = layers[0].value
+    one_layer = len(layers) == 1
+
+    def code(change: np.ndarray, entries: np.ndarray) -> Code:
+        matrix = np.zeros(d * d)
+        matrix[entries] = change
+        added = matrix.reshape(d, d)
+        return replace(
+            right,
+            attention=changed(
+                right.attention, lambda head: replace(head, value=head.value + added)
+            ),
+        )
+
+    every = np.arange(d * d)
+    start = first_value(trajectories, right).ravel()
+    best = fit_with_steps(trajectories, Parameters(start, lambda p: code(p, every)))
+    if best.size <= trajectories.limit:
+        entries = every
+        differs = np.abs(best.values) > np.maximum(
+            2 * best.errors, DIFFERS * max(float(np.abs(value).max()), 1e-300)
+        )
+        if 0 < differs.sum() < d * d:
+            few = np.flatnonzero(differs)
+            fewer = fit_with_steps(
+                trajectories, Parameters(best.values[few], lambda p: code(p, few))
+            )
+            if fewer.size <= trajectories.limit:
+                best, entries = fewer, few
+        base = value.ravel() if one_layer else np.zeros(d * d)
+        yield _entries("value" if one_layer else "the change of value", best, entries, base, d)
+        return
+    beta = right.attention.beta
+    if not 0 < beta < math.inf or not one_layer:
+        return
+    key_query = layers[0].key_query
+
+    def scores(change: np.ndarray) -> Code:
+        query = key_query + change.reshape(d, d)
+        head = replace(layers[0], query=query, key=np.eye(d))
+        return replace(right, attention=head)
+
+    best = fit_with_steps(trajectories, Parameters(np.zeros(d * d), scores))
+    yield _entries("(key^T query)", best, np.arange(d * d), key_query.ravel(), d)
+
+
+def _entries(name: str, best: Fitted, entries: np.ndarray, base: np.ndarray, d: int) -> Cause:
+    """The entries of a matrix that were fitted, in words and numbers."""
+    numbers, words = [], []
+    for change, error, entry in zip(best.values, best.errors, entries, strict=True):
+        label = f"{name}[{entry // d}][{entry % d}]"
+        value, before = float(base[entry] + change), float(base[entry])
+        numbers.append(_number(label, value, float(error), before))
+        words.append(f"{label} is {value:.4g} ± {_error(float(error))}, the case has {before:.4g}")
+    return Cause("; ".join(words), best.size, best.title, tuple(numbers))
+
+
+def _number(name: str, value: float, error: float, case: float) -> dict[str, Any]:
+    return {"name": name, "value": value, "error": error, "case": case}
+
+
+def _error(error: float) -> str:
+    return f"{max(error, 1e-9):.1g}"
+
+
+def _meaning(other: float, beta: float, rows: int) -> str:
+    """What a wrong beta may come from."""
+    for value, meaning in (
+        (math.sqrt(beta), "its square root"),
+        (beta / math.sqrt(rows), f"divided by the square root of the dimension {rows}"),
+        (beta**2, "its square"),
+        (2 * beta, "twice"),
+        (beta / 2, "half"),
+    ):
+        if abs(other - value) <= 1e-3 * value:
+            return f" ({meaning})"
+    return ""
+
+
+def _scaled_value(right: Code, factor: float) -> Code:
+    attention = changed(right.attention, lambda head: replace(head, value=factor * head.value))
+    return replace(right, attention=attention)
+
+
+def _with_beta(right: Code, log_factor: float) -> AttentionLike:
+    return right.attention.with_beta(right.attention.beta * math.exp(log_factor))
+
+
+_CHANGES: tuple[tuple[str, Callable[[Attention], Attention]], ...] = (
+    (
+        "Q and K swapped, <x, B y> with B transposed",
+        lambda head: replace(head, query=head.key, key=head.query),
+    ),
+    ("V transposed", lambda head: replace(head, value=head.value.T)),
+    ("-V instead of V", lambda head: replace(head, value=-head.value)),
+    ("a softmax without its denominator", lambda head: replace(head, normalise=False)),
+    ("a softmax with its denominator", lambda head: replace(head, normalise=True)),
+    ("zero temperature", lambda head: head.with_beta(math.inf)),
+)
+
+
+def _same(one: AttentionLike, other: AttentionLike) -> bool:
+    return all(
+        a.beta == b.beta
+        and a.normalise == b.normalise
+        and np.allclose(a.key_query, b.key_query, rtol=0, atol=1e-12)
+        and np.allclose(a.value, b.value, rtol=0, atol=1e-12)
+        for a, b in zip(layers_of(one), layers_of(other), strict=True)
+    )

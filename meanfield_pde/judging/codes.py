@@ -1,0 +1,291 @@
+"""What a particle code may do, right or wrong: a hypothesis that can be run on the user's tokens.
+
+A `Code` is an equation, w(x) = push(x, V m(x)), and a way to step it. In continuous time it moves
+tokens by P_x w; in steps of h by one of
+
+    euler       x <- (x + h w) / |.|            with w = P_x V m, or w = V m as a layer takes it
+    exponential x <- cos(h |v|) x + sin(h |v|) v / |v|
+    heun, midpoint, ralston, rk4                with and without a return to the sphere in between
+
+and Euler's steps may hold m for several steps, attend to where tokens were some steps ago, or leave
+out one normalisation in so many steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.layers import AttentionLike, Layers, layers_of, pieces
+from meanfield_pde.judging.flow import Mask, token_means
+from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.tokens.code import Velocity, evolve
+
+# Beyond so many evaluations of the velocity in one interval a hypothesis is given up.
+MOST_EVALUATIONS = 20_000
+# Own steps where the velocity jumps (zero temperature), in units of 1/|V|.
+STEP_AT_ZERO = 0.01
+
+
+class TooCostlyError(Exception):
+    """A hypothesis needs more evaluations than it is worth."""
+
+
+def _tangent(x: np.ndarray, push: np.ndarray) -> np.ndarray:
+    return push - (push * x).sum(axis=1, keepdims=True) * x
+
+
+def _whole(x: np.ndarray, push: np.ndarray) -> np.ndarray:
+    return push
+
+
+def _onto_itself(x: np.ndarray, push: np.ndarray) -> np.ndarray:
+    return push - (push * x).sum(axis=1, keepdims=True) * push
+
+
+def _plus(x: np.ndarray, push: np.ndarray) -> np.ndarray:
+    return push + (push * x).sum(axis=1, keepdims=True) * x
+
+
+def _mixed(x: np.ndarray, push: np.ndarray) -> np.ndarray:
+    """Minus the sum over all coordinates and tokens, as a lost axis or keepdims makes it."""
+    return push - (push * x).sum() / len(x) * x
+
+
+PUSHES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "tangent": _tangent,
+    "whole": _whole,
+    "onto itself": _onto_itself,
+    "plus": _plus,
+    "mixed": _mixed,
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a code steps.
+
+    Attributes:
+        name: "exact" for the flow itself, or a key of `STEPPERS`.
+        step: h; of no meaning for the flow.
+        hold: m is computed anew in every so many steps only.
+        lag: tokens attend to where tokens were so many steps ago.
+        skip: one step in so many leaves out the return to the sphere; 0 for none.
+        bare: one step in so many leaves out the denominator of the softmax; 0 for none.
+    """
+
+    name: str = "exact"
+    step: float = 0.0
+    hold: int = 1
+    lag: int = 0
+    skip: int = 0
+    bare: int = 0
+
+    def with_fault(self, name: str, every: int) -> Scheme:
+        """The same steps with a fault: hold, lag, skip or bare."""
+        match name:
+            case "hold":
+                return replace(self, hold=every)
+            case "lag":
+                return replace(self, lag=every)
+            case "skip":
+                return replace(self, skip=every)
+        return replace(self, bare=every)
+
+    @property
+    def order(self) -> int:
+        """Order in the step; 0 for the flow itself."""
+        return ORDERS.get(self.name, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A hypothesis on what the user's code does.
+
+    Attributes:
+        attention: the attention.
+        masses: weights of the tokens; equal if None.
+        mask: which tokens a token attends to.
+        push: a key of `PUSHES`.
+        frozen: which tokens do not move; None if all do.
+        scheme: how it steps.
+    """
+
+    attention: AttentionLike
+    masses: np.ndarray | None = None
+    mask: Mask = "none"
+    push: str = "tangent"
+    frozen: np.ndarray | None = None
+    scheme: Scheme = Scheme()
+
+    def stepped(self, scheme: Scheme) -> Code:
+        """The same equation, stepped in another way."""
+        return replace(self, scheme=scheme)
+
+    @property
+    def own_step(self) -> float:
+        """Step of our own where errors cannot be controlled, at zero temperature."""
+        size = max(float(np.linalg.norm(one.value, 2)) for one in layers_of(self.attention))
+        return STEP_AT_ZERO / max(size, 1e-300)
+
+    def velocity(self, head: Attention) -> Velocity:
+        """The function that gives w; tangent if the flow itself is wanted."""
+        push, exact, evaluations = PUSHES[self.push], self.scheme.name == "exact", 0
+        still = None if self.frozen is None else self.frozen[:, None]
+
+        def velocity(x: np.ndarray) -> np.ndarray:
+            nonlocal evaluations
+            evaluations += 1
+            if evaluations > MOST_EVALUATIONS:
+                raise TooCostlyError
+            mean = token_means(head, x, self.masses, self.mask)
+            moving = push(x, mean @ head.value.T)
+            if exact:
+                moving = _tangent(x, moving)
+            return moving if still is None else np.where(still, 0.0, moving)
+
+        return velocity
+
+    def advance(self, x: np.ndarray, begin: float, end: float, first_step: int = 0) -> np.ndarray:
+        """Positions at `end` of tokens at x at `begin`, after so many steps before."""
+        scheme = self.scheme
+        if scheme.name == "exact" and math.isfinite(self.attention.beta):
+            return evolve(x, self.attention, [begin, end], self.velocity, tolerance=1e-8)[-1]
+        if scheme.name == "exact":
+            scheme = Scheme("heun", self.own_step)
+        count = max(1, math.ceil((end - begin) / scheme.step * (1 - 1e-6)))
+        if count > MOST_EVALUATIONS:
+            raise TooCostlyError
+        steps = [begin + (end - begin) * i / count for i in range(count + 1)]
+        if (scheme.hold, scheme.lag, scheme.skip, scheme.bare) != (1, 0, 0, 0):
+            return _faulty_euler(self, scheme, x, steps, first_step)
+        stepper = STEPPERS[scheme.name]
+        for head, start, stop in pieces(self.attention, begin, end):
+            velocity = self.velocity(head)
+            inside = [t for t in steps if start < t < stop - 1e-9 * (end - begin)]
+            times = [start, *(t for t in inside if t > start + 1e-9 * (end - begin)), stop]
+            for i in range(len(times) - 1):
+                x = stepper(velocity, x, times[i + 1] - times[i])
+        return x
+
+
+def _faulty_euler(
+    code: Code, scheme: Scheme, x: np.ndarray, steps: list[float], first_step: int
+) -> np.ndarray:
+    """Euler's steps with a fault of their own."""
+    push = PUSHES[code.push]
+    past = _past(code, scheme, x, steps) if first_step else [x]
+    mean = x
+    for i, (start, stop) in enumerate(itertools.pairwise(steps)):
+        number = first_step + i
+        head = pieces(code.attention, start, stop)[0][0]
+        if scheme.bare and number % scheme.bare == scheme.bare - 1:
+            head = replace(head, normalise=False)
+        if i == 0 or number % scheme.hold == 0:
+            sources = past[max(0, len(past) - 1 - scheme.lag)]
+            if scheme.lag == 0:
+                mean = token_means(head, x, code.masses, code.mask)
+            else:
+                mean = cross_means(head, x, sources, code.masses)
+        moved = x + (stop - start) * push(x, mean @ head.value.T)
+        if code.frozen is not None:
+            moved = np.where(code.frozen[:, None], x, moved)
+        leave_out = scheme.skip and number % scheme.skip == scheme.skip - 1
+        x = moved if leave_out else normalised(moved)
+        past = [*past[-scheme.lag :], x] if scheme.lag else [x]
+    return normalised(x)
+
+
+def _past(code: Code, scheme: Scheme, x: np.ndarray, steps: list[float]) -> list[np.ndarray]:
+    """Where tokens were before the first step, to first order in it."""
+    head = pieces(code.attention, steps[0], steps[1])[0][0]
+    velocity = code.stepped(Scheme()).velocity(head)(x)
+    h = steps[1] - steps[0]
+    return [normalised(x - j * h * velocity) for j in range(scheme.lag, -1, -1)]
+
+
+def cross_means(
+    head: Attention, x: np.ndarray, sources: np.ndarray, masses: np.ndarray | None
+) -> np.ndarray:
+    """M at the tokens x under tokens that stand elsewhere."""
+    weights = np.full(len(sources), 1 / len(sources)) if masses is None else masses
+    return head.mean(x, sources, weights, tolerance=1e-12)
+
+
+def _euler(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:
+    return normalised(x + h * velocity(x))
+
+
+def _exponential(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:
+    v = _tangent(x, velocity(x))
+    speed = np.linalg.norm(v, axis=1, keepdims=True)
+    return normalised(np.cos(h * speed) * x + h * np.sinc(h * speed / np.pi) * v)
+
+
+def _two_stages(at: float, *, back: bool) -> Callable[[Velocity, np.ndarray, float], np.ndarray]:
+    """The method of order two whose second stage stands at this part of the step."""
+    second = 0.5 / at
+
+    def step(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:
+        first = velocity(x)
+        middle = x + at * h * first
+        after = velocity(normalised(middle) if back else middle)
+        return normalised(x + h * ((1 - second) * first + second * after))
+
+    return step
+
+
+def _rk4(*, back: bool) -> Callable[[Velocity, np.ndarray, float], np.ndarray]:
+    def put(x: np.ndarray) -> np.ndarray:
+        return normalised(x) if back else x
+
+    def step(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:
+        a = velocity(x)
+        b = velocity(put(x + h / 2 * a))
+        c = velocity(put(x + h / 2 * b))
+        d = velocity(put(x + h * c))
+        return normalised(x + h / 6 * (a + 2 * b + 2 * c + d))
+
+    return step
+
+
+STEPPERS: dict[str, Callable[[Velocity, np.ndarray, float], np.ndarray]] = {
+    "euler": _euler,
+    "layers": _euler,  # with the push "whole"
+    "exponential": _exponential,
+    "heun": _two_stages(1.0, back=True),
+    "heun, free stage": _two_stages(1.0, back=False),
+    "midpoint": _two_stages(0.5, back=True),
+    "midpoint, free stage": _two_stages(0.5, back=False),
+    "ralston": _two_stages(2 / 3, back=True),
+    "rk4": _rk4(back=True),
+    "rk4, free stages": _rk4(back=False),
+}
+ORDERS = dict.fromkeys(("euler", "layers", "exponential"), 1) | {
+    name: 4 if name.startswith("rk4") else 2
+    for name in STEPPERS
+    if name not in ("euler", "layers", "exponential")
+}
+TITLES = {
+    "euler": "Euler steps of {:.4g}",
+    "layers": "layers x + h V m of h = {:.4g}",
+    "exponential": "Euler steps of {:.4g} along great circles",
+    "heun": "Heun steps of {:.4g}",
+    "heun, free stage": "Heun steps of {:.4g}",
+    "midpoint": "midpoint steps of {:.4g}",
+    "midpoint, free stage": "midpoint steps of {:.4g}",
+    "ralston": "Ralston steps of {:.4g}",
+    "rk4": "Runge-Kutta steps of order 4 of {:.4g}",
+    "rk4, free stages": "Runge-Kutta steps of order 4 of {:.4g}",
+}
+
+
+def changed(attention: AttentionLike, change: Callable[[Attention], Attention]) -> AttentionLike:
+    """The attention with a change in every layer."""
+    layers = [change(head) for head in layers_of(attention)]
+    return Layers(layers, attention.duration) if isinstance(attention, Layers) else layers[0]
