@@ -12,7 +12,9 @@ from meanfield_pde import _platform
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 
 from meanfield_pde.attention.head import Attention  # noqa: E402
+from meanfield_pde.attention.heads import Heads  # noqa: E402
 from meanfield_pde.attention.layers import Layers  # noqa: E402
+from meanfield_pde.attention.perceptron import Perceptron  # noqa: E402
 from meanfield_pde.case.file import read_case  # noqa: E402
 from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
 from meanfield_pde.experiments.run import run_case  # noqa: E402
@@ -40,11 +42,13 @@ __all__ = [
     "CompareCase",
     "Component",
     "ExpressionDensity",
+    "Heads",
     "InputError",
     "Layers",
     "MeanfieldError",
     "Measure",
     "Observer",
+    "Perceptron",
     "ProjectionLimit",
     "Solution",
     "SolverError",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.heads import Heads, Layer, heads_of
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import real
 
@@ -28,11 +29,11 @@ class Layers:
     """A sequence of attentions, each of which acts for the same length of time.
 
     Attributes:
-        attentions: the layers in order.
+        attentions: the layers in order, each an `Attention` or several `Heads`.
         duration: the length of time for which each acts.
     """
 
-    attentions: Sequence[Attention]
+    attentions: Sequence[Layer]
     duration: float
 
     def __post_init__(self) -> None:
@@ -44,10 +45,14 @@ class Layers:
             raise InputError(f"all layers must have the same dimension, got d = {dimensions}")
         if len({layer.normalise for layer in layers}) > 1:
             raise InputError("all layers must have the same choice of attention.normalise")
-        betas = sorted({layer.beta for layer in layers})
+        counts = sorted({len(heads_of(layer)) for layer in layers})
+        if len(counts) > 1:
+            raise InputError(f"all layers must have the same number of heads, got {counts}")
+        betas = sorted({tuple(head.beta for head in heads_of(layer)) for layer in layers})
         if len(betas) > 1:
+            found = [one[0] if len(one) == 1 else list(one) for one in betas]
             raise InputError(
-                f"all layers must have the same beta, got {betas}; scale their keys instead"
+                f"all layers must have the same beta, got {found}; scale their keys instead"
             )
         duration = real(
             self.duration, "attention.layer_duration", "a number > 0", lambda length: length > 0
@@ -62,7 +67,7 @@ class Layers:
 
     @property
     def beta(self) -> float:
-        """Inverse temperature of all layers."""
+        """Inverse temperature of all layers; nan where that of their heads differs."""
         return self.attentions[0].beta
 
     @property
@@ -80,17 +85,17 @@ class Layers:
         return Layers([layer.with_beta(beta) for layer in self.attentions], self.duration)
 
 
-AttentionLike = Attention | Layers
+AttentionLike = Layer | Layers
 
 
 def pieces(
     attention: AttentionLike, start: float, until: float
-) -> list[tuple[Attention, float, float]]:
+) -> list[tuple[Layer, float, float]]:
     """The attentions that act between two times, each with the times at which it begins and ends.
 
     InputError if the layers end before `until`.
     """
-    if isinstance(attention, Attention):
+    if not isinstance(attention, Layers):
         return [(attention, start, until)]
     layers, duration = attention.attentions, attention.duration
     if until > attention.end * (1 + 1e-12):
@@ -107,9 +112,9 @@ def pieces(
     return list(zip(layers[first : last + 1], times[:-1], times[1:], strict=True))
 
 
-def acting(attention: AttentionLike, time: float) -> Attention:
+def acting(attention: AttentionLike, time: float) -> Layer:
     """The attention that acts up to a time."""
-    if isinstance(attention, Attention):
+    if not isinstance(attention, Layers):
         return attention
     return attention.attentions[_layer_up_to(attention, time)]
 
@@ -125,75 +130,127 @@ def _layer_up_to(layers: Layers, time: float) -> int:
     return min(max(number, 0), len(layers.attentions) - 1)
 
 
-def layers_of(attention: AttentionLike) -> Sequence[Attention]:
+def layers_of(attention: AttentionLike) -> Sequence[Layer]:
     """The layers, of which a single attention is one."""
     return attention.attentions if isinstance(attention, Layers) else (attention,)
 
 
 def single(attention: AttentionLike, what: str) -> Attention:
-    """The attention, for what makes no sense with layers; InputError if there are several."""
+    """The attention, for what makes no sense with layers or heads; InputError if several."""
     layers = layers_of(attention)
     if len(layers) > 1:
         raise InputError(
             f"{what} needs an attention that does not change, got {len(layers)} layers"
         )
+    if isinstance(layers[0], Heads):
+        found = f"{len(layers[0].heads)} heads" if len(layers[0].heads) > 1 else "a perceptron"
+        raise InputError(f"{what} needs one head alone, got {found}")
     return layers[0]
 
 
 def from_arrays(
     arrays: Mapping[str, Any],
-    beta: float,
+    beta: float | Sequence[float],
     *,
     normalise: bool = True,
     layer_duration: float | None = None,
 ) -> AttentionLike:
-    """The attention of arrays query, key and value; `Layers` if these have a leading layer axis.
+    """The attention of arrays query, key and value.
 
-    A matrix without that axis is the same in all layers.
+    With three axes these are layers x k x d, with four layers x heads x k x d; heads alone have a
+    first axis of length one. A matrix without these axes is the same in all layers and heads.
+
+    Args:
+        arrays: query, key and value.
+        beta: inverse temperature, or that of each head.
+        normalise: whether the softmax has its denominator.
+        layer_duration: for how long each layer acts.
     """
-    depth = {name: _depth(arrays[name], name) for name in MATRICES}
-    counts = sorted({count for count in depth.values() if count is not None})
-    if not counts:
-        if layer_duration is not None:
-            raise InputError(
-                "attention.layer_duration applies to matrices with a leading layer axis only"
-            )
-        return Attention(arrays["query"], arrays["key"], arrays["value"], beta, normalise)
-    if len(counts) > 1:
-        found = ", ".join(f"{name} {count}" for name, count in depth.items() if count is not None)
-        raise InputError(f"attention: the numbers of layers differ: {found}")
+    axes = {name: _axes(arrays[name], name) for name in MATRICES}
+    layers = _common(axes, 0, "layers")
+    heads = _common(axes, 1, "heads")
+    if isinstance(beta, Sequence) and not heads:
+        raise InputError(
+            f"attention.beta must be one number, got {list(beta)}; a list is for matrices of "
+            "several heads, layers x heads x k x d"
+        )
+    betas = [*beta] if isinstance(beta, Sequence) else [beta] * (heads or 1)
+    if len(betas) != (heads or 1):
+        raise InputError(
+            f"attention.beta must be one number, or one for each of the {heads or 1} heads, "
+            f"got {len(betas)}"
+        )
+
+    def layer(i: int) -> Layer:
+        found = []
+        for h in range(heads or 1):
+            query, key, value = (_at(arrays[name], (i, h)[: len(axes[name])]) for name in MATRICES)
+            found.append(Attention(query, key, value, betas[h], normalise))
+        return Heads(found) if heads else found[0]
+
+    if layer_duration is None and (layers is None or (heads and layers == 1)):
+        return layer(0)
+    if layers is None:
+        raise InputError(
+            "attention.layer_duration applies to matrices with a leading layer axis only"
+        )
     if layer_duration is None:
         raise InputError(
-            f"attention.layer_duration is missing: for how long does each of the {counts[0]} "
+            f"attention.layer_duration is missing: for how long does each of the {layers} "
             "layers act?"
         )
-    layers = []
-    for i in range(counts[0]):
-        query, key, value = (
-            arrays[name] if depth[name] is None else arrays[name][i] for name in MATRICES
-        )
+    stacked = []
+    for i in range(layers):
         try:
-            layers.append(Attention(query, key, value, beta, normalise))
+            stacked.append(layer(i))
         except InputError as error:
             raise InputError(f"layer {i}: {error}") from None
-    return Layers(layers, layer_duration)
+    return Layers(stacked, layer_duration)
 
 
-def _depth(array: Any, name: str) -> int | None:
-    """Number of layers along a leading axis; None without one."""
+def _at(array: Any, index: Sequence[int]) -> Any:
+    """An entry of an array or of a nested list."""
+    for i in index:
+        array = array[i]
+    return array
+
+
+def _axes(array: Any, name: str) -> tuple[int, ...]:
+    """Lengths of the axes before those of the matrix: none, layers, or layers and heads."""
     try:
         shape = np.shape(array)
     except ValueError:
         raise InputError(
             f"attention.{name} must be a matrix of numbers whose rows have equal length"
         ) from None
-    if len(shape) > 3 or (len(shape) == 3 and not shape[0]):
-        raise InputError(f"attention.{name} must be a matrix, or one for each layer, got {shape}")
-    return shape[0] if len(shape) == 3 else None
+    if len(shape) > 4 or 0 in shape[:-2]:
+        raise InputError(
+            f"attention.{name} must be a matrix, or one for each layer (and each head), got {shape}"
+        )
+    return tuple(shape[:-2])
+
+
+def _common(axes: Mapping[str, tuple[int, ...]], axis: int, what: str) -> int | None:
+    """The length of an axis in the matrices that have it; None if none has."""
+    found = {name: lengths[axis] for name, lengths in axes.items() if len(lengths) > axis}
+    if len(set(found.values())) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in found.items())
+        raise InputError(f"attention: the numbers of {what} differ: {counts}")
+    return next(iter(found.values()), None)
 
 
 def stack(attention: AttentionLike, name: str) -> np.ndarray:
-    """The matrices of this name: as they are, or with a leading layer axis."""
-    if isinstance(attention, Attention):
-        return getattr(attention, name)
-    return np.stack([getattr(layer, name) for layer in attention.attentions])
+    """The matrices of this name: as they are, or with the axes that `from_arrays` reads.
+
+    Where heads differ in their number of rows, query and key get rows of zeros, which change
+    nothing.
+    """
+    layers = layers_of(attention)
+    if not any(isinstance(layer, Heads) for layer in layers):
+        matrices = [getattr(layer, name) for layer in layers]
+        return np.stack(matrices) if isinstance(attention, Layers) else matrices[0]
+    table = [[getattr(head, name) for head in heads_of(layer)] for layer in layers]
+    rows = max(len(matrix) for row in table for matrix in row)
+    return np.array(
+        [[np.pad(matrix, ((0, rows - len(matrix)), (0, 0))) for matrix in row] for row in table]
+    )

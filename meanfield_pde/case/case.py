@@ -15,7 +15,13 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.solver.following import check_resolution
-from meanfield_pde.solver.settings import CompareCase, SolverCase, TimeCase
+from meanfield_pde.solver.settings import (
+    CompareCase,
+    NoiseCase,
+    SolverCase,
+    TimeCase,
+    check_noise,
+)
 from meanfield_pde.support.checks import choice, real, to_path, whole
 
 MESH_KINDS = ("circle", "sphere", "file")
@@ -108,6 +114,7 @@ class Case:
     mesh: MeshCase
     time: TimeCase
     initial: InitialDensity = field(default_factory=Uniform)
+    noise: NoiseCase = field(default_factory=NoiseCase)
     solver: SolverCase = field(default_factory=SolverCase)
     compare: CompareCase | None = None
     output: OutputCase = field(default_factory=OutputCase)
@@ -122,6 +129,7 @@ class Case:
             )
         self.initial.check(d)
         pieces(self.attention, 0.0, self.time.until)  # refuses layers that end before
+        check_noise(self.noise.strength, self.solver, self.compare)
         if self.compare is not None and self.compare.zero_temperature:
             try:
                 self.attention.with_beta(math.inf)

@@ -7,31 +7,35 @@ the chosen kind is an error, of one line, that names the file, the key and what 
 from __future__ import annotations
 
 import difflib
-import math
 import reprlib
 import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from meanfield_pde.attention.head import read_weights
-from meanfield_pde.attention.layers import MATRICES, AttentionLike, from_arrays
+from meanfield_pde.attention.layers import MATRICES
+from meanfield_pde.case.attention_table import (
+    ATTENTION_KEYS,
+    PERCEPTRON_KEYS,
+    Table,
+    attention_of,
+)
 from meanfield_pde.case.case import DIMENSIONS, Case, MeshCase, OutputCase, check_dimension
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.initial.kinds import KINDS
-from meanfield_pde.solver.settings import CompareCase, SolverCase, TimeCase
-from meanfield_pde.support.checks import choice, did_you_mean, input_path, known_keys, real
-
-Table = dict[str, Any]
+from meanfield_pde.solver.settings import CompareCase, NoiseCase, SolverCase, TimeCase
+from meanfield_pde.support.checks import choice, did_you_mean, input_path, known_keys
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "attention": (*MATRICES, "weights", "beta", "normalise", "layer_duration"),
+    "attention": ATTENTION_KEYS,
+    "perceptron": PERCEPTRON_KEYS,
     "initial": ("kind", *dict.fromkeys(key for one in KINDS.values() for key in one.keys)),
 } | {
     name: tuple(key.name for key in fields(section))
     for name, section in (
         ("mesh", MeshCase),
+        ("noise", NoiseCase),
         ("solver", SolverCase),
         ("time", TimeCase),
         ("compare", CompareCase),
@@ -108,10 +112,13 @@ def _sections(document: Table) -> dict[str, Table]:
 
 
 def _case(sections: dict[str, Table], path: Path, until: float | None, output: Any) -> Case:
-    attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
-    _require(sections, "attention", *attention_keys, "beta")
-    attention = attention_of(sections["attention"], path.parent)
+    if "heads" not in sections.get("attention", {}):
+        attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
+        _require(sections, "attention", *attention_keys, "beta")
+    attention = attention_of(sections["attention"], path.parent, sections.get("perceptron"))
     d = check_dimension(attention)
+    if "noise" in sections:
+        _require(sections, "noise", "strength")
     mesh: Table = {"kind": next(kind for kind in DIMENSIONS if DIMENSIONS[kind] == d)}
     mesh |= sections.get("mesh", {})
     choice(mesh["kind"], "mesh.kind", MESH_KEYS)
@@ -125,29 +132,12 @@ def _case(sections: dict[str, Table], path: Path, until: float | None, output: A
         attention=attention,
         mesh=MeshCase(**mesh),
         initial=_initial(sections.get("initial", {}), path.parent),
+        noise=NoiseCase(**sections.get("noise", {})),
         solver=SolverCase(**sections.get("solver", {})),
         time=_time(sections, until),
         compare=CompareCase(**sections["compare"]) if "compare" in sections else None,
         output=OutputCase(**outputs),
         source=path,
-    )
-
-
-def attention_of(table: Table, folder: Path) -> AttentionLike:
-    """The attention of the section [attention]; files are named relative to the folder."""
-    matrices: Table
-    if "weights" in table:
-        both = [name for name in MATRICES if name in table]
-        if both:
-            raise InputError(f"[attention] give weights or {both[0]}, not both")
-        matrices = read_weights(input_path(table["weights"], "attention.weights", folder))
-    else:
-        matrices = {name: _matrices(table[name], f"attention.{name}") for name in MATRICES}
-    return from_arrays(
-        matrices,
-        _beta(table["beta"]),
-        normalise=table.get("normalise", True),
-        layer_duration=table.get("layer_duration"),
     )
 
 
@@ -166,38 +156,6 @@ def _initial(table: Table, folder: Path) -> InitialDensity:
     _check_kind(table, "initial", INITIAL_KEYS)
     _require({"initial": table}, "initial", *INITIAL_KEYS[kind])
     return KINDS[kind].from_table(table, folder)
-
-
-def _matrices(given: Any, name: str) -> list[Any]:
-    """A matrix, or a list of them, one for each layer."""
-    nested = isinstance(given, list) and given and isinstance(given[0], list) and given[0]
-    if nested and isinstance(nested[0], list):
-        return [_matrix(layer, f"{name}[{i}]") for i, layer in enumerate(given)]
-    return _matrix(given, name)
-
-
-def _matrix(given: Any, name: str) -> list[list[float]]:
-    if not isinstance(given, list) or not all(isinstance(row, list) for row in given):
-        raise InputError(
-            f"{name} must be a matrix [[...], [...]], a list of rows, got {reprlib.repr(given)}"
-        )
-    rows = [
-        [real(entry, f"{name}[{i}][{j}]", "a finite number") for j, entry in enumerate(row)]
-        for i, row in enumerate(given)
-    ]
-    for i, row in enumerate(rows):
-        if len(row) != len(rows[0]):
-            raise InputError(
-                f"{name} must have rows of equal length, got {len(rows[0])} entries in row 0 "
-                f"and {len(row)} in row {i}"
-            )
-    return rows
-
-
-def _beta(given: Any) -> float:
-    if given in ("inf", math.inf):
-        return math.inf
-    return real(given, "attention.beta", 'a number >= 0 or "inf"', lambda beta: beta >= 0)
 
 
 def _require(sections: dict[str, Table], name: str, *keys: str) -> None:

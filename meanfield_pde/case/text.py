@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import tomli_w
 
-from meanfield_pde.attention.layers import MATRICES, Layers, stack
+from meanfield_pde.case.attention_table import attention_table, perceptron_table
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import MESH_KEYS, SECTIONS, Table, parse
 
@@ -19,14 +18,13 @@ def case_text(case: Case) -> str:
     """The case as TOML, with every default spelled out; reading it gives the same case."""
     attention, mesh = case.attention, case.mesh
     tables: dict[str, Table] = {
-        "attention": {name: stack(attention, name).tolist() for name in MATRICES}
-        | {"beta": "inf" if math.isinf(attention.beta) else attention.beta}
-        | {"normalise": attention.normalise}
-        | ({"layer_duration": attention.duration} if isinstance(attention, Layers) else {}),
+        "attention": attention_table(attention),
+        "perceptron": perceptron_table(attention),
         "mesh": _fields(
             mesh, "kind", *(key for key in MESH_KEYS[mesh.kind] if getattr(mesh, key) is not None)
         )
         | ({"path": mesh.path.resolve().as_posix()} if mesh.path else {}),
+        "noise": _fields(case.noise, "strength") if case.noise.strength else {},
         "initial": case.initial.to_table(),
         "solver": _fields(case.solver, *SECTIONS["solver"]),
         "time": _fields(

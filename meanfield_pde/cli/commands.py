@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import numpy as np
 
+from meanfield_pde.attention.heads import Heads
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.run import draw_figures, run_case
@@ -25,6 +26,7 @@ from meanfield_pde.results import folder as results
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import available_cores, set_threads
 from meanfield_pde.support.versions import versions
+from meanfield_pde.theory.fixed_points import FixedPoints, fixed_points
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.tokens.cloud import read_tokens, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens
@@ -67,7 +69,10 @@ def limit(options: argparse.Namespace) -> None:
     """Print spectrum, projection, rates and predicted times of a case."""
 
     def describe() -> str:
-        found = ProjectionLimit(read_case(options.case).attention)
+        attention = read_case(options.case).attention
+        found: FixedPoints | ProjectionLimit = ProjectionLimit(attention)
+        if isinstance(attention, Heads):
+            found = fixed_points(attention)
         return json.dumps(found.describe(), indent=2) if options.json else found.report()
 
     _print(on_root(MPI.COMM_WORLD, describe))
@@ -140,6 +145,8 @@ def tokens(options: argparse.Namespace) -> None:
         case.attention,
         case.time.until,
         step=options.step,
+        noise=case.noise.strength,
+        seed=options.seed,
         save_at=case.time.save_times,
         comm=comm,
     )

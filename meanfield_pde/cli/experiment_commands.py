@@ -15,6 +15,7 @@ from meanfield_pde.cli.arguments import Command, number
 from meanfield_pde.experiments.folder import check_betas, check_counts
 from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
 from meanfield_pde.experiments.sweep import run_sweep
+from meanfield_pde.experiments.transition import run_transition
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
@@ -33,6 +34,13 @@ def add_experiments(command: Command) -> None:
         "--seeds", type=int, default=4, metavar="K", help="samples of tokens for each, default 4"
     )
     timing.add_argument("--until", type=number, metavar="T", help="when to give up a measurement")
+
+    changing = command("transition", transition, "stationary states against the strength of noise")
+    changing.add_argument("case", type=Path, metavar="CASE.toml")
+    changing.add_argument(
+        "--strength", type=number, nargs="+", required=True, metavar="S", help="of the noise"
+    )
+    _add_output(changing, "transition")
 
     sweeping = command("sweep", sweep, "the concentration theorem, measured over a range of beta")
     _add_common(sweeping, "sweep")
@@ -56,6 +64,24 @@ def sweep(options: argparse.Namespace) -> None:
     )
     _print_json(options, summary)
     LOG.info("sweep.csv, summary.json and figures in %s", directory)
+
+
+def transition(options: argparse.Namespace) -> None:
+    """Follow the stationary states of a case through strengths of noise."""
+    comm = MPI.COMM_WORLD
+    case, directory = _case_and_folder(options, "transition")
+    strengths = check_betas(options.strength, fewest=2, name="--strength")
+    summary = run_transition(case, strengths, directory=directory, comm=comm)
+    _print_json(options, summary)
+    if summary["uniform_stable_from"] is not None:
+        LOG.info("the uniform density is stable from %.6g on", summary["uniform_stable_from"])
+    if "transition" in summary:
+        LOG.info(
+            "the transition %s; ordered states exist up to %.6g",
+            "jumps" if summary["transition"] == "jumps" else "is continuous",
+            summary["ordered_up_to"],
+        )
+    LOG.info("transition.csv, summary.json and figures/transition.png in %s", directory)
 
 
 def lifetime(options: argparse.Namespace) -> None:
@@ -99,6 +125,10 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
         metavar="B",
         help="inverse temperatures, instead of the case's own",
     )
+    _add_output(parser, what)
+
+
+def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help=f"default {what} in the result folder"
     )

@@ -7,6 +7,7 @@ from mpi4py import MPI
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
+from meanfield_pde.attention.heads import Heads
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.case.case import MeshCase
 from meanfield_pde.errors import InputError
@@ -33,8 +34,11 @@ def case_mesh(mesh: MeshCase, attention: AttentionLike, comm: MPI.Comm) -> dolfi
     if mesh.grade > 1:
         limit = ProjectionLimit(attention)
         space = limit.eigenspace
-        if space.dimension != 1 or space.basis is None:
+        several = isinstance(attention, Heads)
+        if several or space.dimension != 1 or space.basis is None:
             reason = space.reason or f"the dominant eigenspace has dimension {space.dimension}"
+            if several and limit.reason:
+                reason = limit.reason
             raise InputError(
                 f"mesh.grade = {mesh.grade:g} refines toward the axis on which A = V B^T "
                 f"concentrates, but A has no dominant eigenvector: {reason}; set mesh.grade = 1"

@@ -73,6 +73,7 @@ def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
             case.attention,
             case_mesh(case.mesh, case.attention, comm),
             case.initial,
+            noise=case.noise.strength,
             settings=case.solver,
             compare=case.compare,
             resolution=case.mesh.resolution,

@@ -44,6 +44,11 @@ def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dic
             "least_width": float(history["least_width"].min()),
             "largest_mesh_error": float(history["mesh_error"].max()),
         }
+    if simulation.equation.noise:
+        summary["noise"] = {
+            "strength": simulation.equation.noise,
+            "limited_steps": simulation.evolution.limited,
+        }
     if simulation.distances is not None:
         names = [n for n in history if n[0] == "w" and not n.endswith(("_low", "_high"))]
         least = {name: int(np.argmin(history[name])) for name in names}

@@ -56,6 +56,8 @@ def title(history: History, what: str = "Density of tokens") -> str:
     """One line that says what the figure shows."""
     beta = history.attention.beta
     temperature = "zero temperature" if math.isinf(beta) else f"β = {beta:g}"
+    if math.isnan(beta):
+        temperature = "several β"
     place = "circle" if history.dimension == 2 else "sphere"
     counts = {len(history.store.read(index)) for index in range(len(history.store))}
     cells = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"

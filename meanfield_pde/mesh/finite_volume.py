@@ -35,6 +35,7 @@ class FiniteVolumes:
         neighbours: the cell across facet i of each own cell.
         neighbour_facets: the place of that facet among the facets of the neighbour.
         facet_vertices: input numbers of the vertices of each facet.
+        facet_points: the vertices themselves.
         facet_length, facet_conormal: geodesic length and unit conormal.
         input_cells: place in the mesh's input of each own and ghost cell.
     """
@@ -99,7 +100,7 @@ class FiniteVolumes:
         order = np.argsort(nodes[facet_nodes], axis=1)
         facet_nodes = np.take_along_axis(facet_nodes, order, axis=1)
         self.facet_vertices = nodes[facet_nodes]
-        facet_points = positions[facet_nodes]
+        self.facet_points = facet_points = positions[facet_nodes]
         self.facet_length, conormal = geometry.facet_conormal(facet_points)
         across = self.cell_mean[cells[:, 1]] - self.cell_mean[cells[:, 0]]
         self.facet_conormal = conormal * np.sign((conormal * across).sum(axis=1))[:, None]

@@ -104,6 +104,17 @@ def quadrature(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _arc_rule(cells) if cells.shape[-1] == 2 else _triangle_rule(cells)
 
 
+def facet_rule(facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points on facets (facets x q x d) and weights (facets x q) of a mean along each of them.
+
+    On the circle a facet is a point; on the sphere the rule along an edge has degree 11.
+    """
+    if facets.shape[-1] == 2:
+        return facets, np.ones(facets.shape[:2])
+    points, weights = _arc_rule(facets)
+    return points, weights / weights.sum(axis=1, keepdims=True)
+
+
 def halved(cells: np.ndarray) -> np.ndarray:
     """Each cell cut at the middles of its edges: cells x (2 arcs or 4 triangles) x d x d."""
     if cells.shape[-1] == 2:

@@ -22,7 +22,8 @@ from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support.files import replace_file
 from meanfield_pde.support.ranks import on_root
 
-_CLOCK = {"time": float, "step": int, "rejected": int}  # attributes of an evolution
+# Attributes of an evolution.
+_CLOCK = {"time": float, "step": int, "rejected": int, "limited": int, "split_limit": float}
 
 
 def write_checkpoint(directory: Path, simulation: Simulation) -> None:
@@ -82,6 +83,7 @@ def restore_checkpoint(directory: Path, simulation: Simulation, store: Store) ->
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         evolution.rejected = at["rejected"]
+        evolution.limited, evolution.split_limit = at["limited"], at["split_limit"]
     simulation.wall_time = data["wall_time"]
     simulation.store = store
     if simulation.distances is not None:

@@ -87,7 +87,7 @@ def read_result(directory: str | Path) -> Result:
     text = _case_text(folder)
     tables = parse(text)
     try:
-        attention = attention_of(tables["attention"], folder)
+        attention = attention_of(tables["attention"], folder, tables.get("perceptron"))
         cost = tables.get("compare", {}).get("cost", CompareCase.cost)
     except (InputError, KeyError, AttributeError) as error:
         raise InputError(f"{folder / CASE}: not the case of a run ({error})") from None

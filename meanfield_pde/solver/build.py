@@ -30,6 +30,8 @@ def build_evolution(
         follower: what changes the mesh between steps.
     """
     wide = LOG_MASSES[equation.settings.log_masses]
+    if equation.noise:
+        wide = False  # noise fills the tails again
     if wide is None:
         wide = doubles_run_out(projection or ProjectionLimit(equation.attention))
     return (LogEvolution if wide else Evolution)(equation, masses, follower)
@@ -53,5 +55,5 @@ def start_evolution(
     if resolution is None:
         return build_evolution(equation, cell_masses(initial, equation.volumes), projection)
     follower = MassFollower.on(equation.volumes, resolution)
-    fitted, masses = follower.begin(equation.attention, initial, equation.settings)
+    fitted, masses = follower.begin(equation, initial)
     return build_evolution(fitted, masses, projection, follower)

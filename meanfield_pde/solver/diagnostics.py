@@ -13,7 +13,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.heads import Layer, heads_of
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import AXES
 from meanfield_pde.solver.velocity import SharedSum
@@ -54,6 +54,14 @@ class Saved:
         squares = self._diagnostics.square_distance
         return math.nan if squares is None else float(self.masses @ squares)
 
+    @property
+    def free_energy(self) -> float:
+        """Sigma ∫ rho log rho - energy."""
+        full = self.masses > 0
+        entropy = float(self.masses[full] @ np.log(self.density[full]))
+        with np.errstate(over="ignore"):
+            return self._diagnostics.noise * entropy - float(np.exp(self.log_energy))
+
 
 Column = Callable[[Saved], float]
 
@@ -64,7 +72,10 @@ class Diagnostics:
     With layers, those of the layer that acts up to the time in question.
 
     energy      (1 / 2 beta) ∬ exp(beta <x, B y>) dmu dmu, and its logarithm, which does not
-                overflow; not defined (nan) at beta = 0 and at zero temperature
+                overflow; of several heads their sum; not defined (nan) at beta = 0 and at zero
+                temperature
+    free_energy sigma ∫ rho log rho - energy, with noise of strength sigma only: without the
+                denominator and for V = B = B^T it never increases
     lyapunov    ∫ dist(x, E)^2 dmu with E the dominant eigenspace of A = V B^T, if there is one
 
     Attributes:
@@ -79,9 +90,12 @@ class Diagnostics:
         self,
         volumes: FiniteVolumes,
         tolerance: float,
-        layer: Attention,
+        layer: Layer,
         projection: ProjectionLimit | None = None,
+        *,
+        noise: float = 0.0,
     ) -> None:
+        self.noise = noise
         self.volumes = volumes
         self._tolerance = tolerance
         d = volumes.dimension
@@ -96,11 +110,11 @@ class Diagnostics:
 
         self.second = volumes.gather(volumes.integrate(products) / volumes.volume[own, None])
         self.square_distance: np.ndarray | None = None
-        self._energy_sum: SharedSum | None = None
+        self._energy_sums: list[tuple[float, SharedSum]] = []
         self.columns = self._all_columns()
         self.use(layer, projection)
 
-    def use(self, layer: Attention, projection: ProjectionLimit | None = None) -> None:
+    def use(self, layer: Layer, projection: ProjectionLimit | None = None) -> None:
         """Take the attention, and the eigenspace, of another layer. Collective."""
         self.layer = layer
         volumes = self.volumes
@@ -112,12 +126,15 @@ class Diagnostics:
         elif projection.exists:
             integral = volumes.integrate(lambda x: projection.distance_to_eigenspace(x) ** 2)
             self.square_distance = volumes.gather(integral / volumes.volume[own])
-        self._energy_sum = None
-        if 0 < layer.beta < math.inf:
+        self._energy_sums = []
+        heads = heads_of(layer)
+        if all(0 < head.beta < math.inf for head in heads):
             centres = volumes.gather(volumes.centre[own])
-            # <x, B y> = <B^T x, y>: the log of the inner integral is the log partition at x.
-            scores = layer.scores(centres)
-            self._energy_sum = SharedSum(volumes, centres, centres, scores, self._tolerance)
+            for head in heads:
+                # <x, B y> = <B^T x, y>: the log of the inner integral is the log partition at x.
+                scores = head.scores(centres)
+                inner = SharedSum(volumes, centres, centres, scores, self._tolerance)
+                self._energy_sums.append((head.beta, inner))
 
     def row(self, masses: np.ndarray) -> dict[str, float]:
         """The functionals for the masses of all cells, in input order. Collective."""
@@ -135,6 +152,8 @@ class Diagnostics:
             columns[f"mean_{AXES[i]}"] = partial(_entry, "mean", i)
         for k, (i, j) in enumerate(self.pairs):
             columns[f"second_{AXES[i]}{AXES[j]}"] = partial(_entry, "second", k)
+        if self.noise:
+            columns["free_energy"] = lambda saved: saved.free_energy
         return columns | {
             "energy": lambda saved: np.exp(saved.log_energy),
             "lyapunov": lambda saved: saved.lyapunov,
@@ -142,15 +161,15 @@ class Diagnostics:
         }
 
     def _log_energy(self, masses: np.ndarray) -> float:
-        if self._energy_sum is None:
+        if not self._energy_sums:
             return math.nan
         with np.errstate(divide="ignore"):
             log_masses = np.log(masses)
-        log_inner = self._energy_sum(log_masses)[:, -1]
-        exponent = log_masses + log_inner
-        largest = exponent.max()
-        total = largest + math.log(np.exp(exponent - largest).sum())
-        return total - math.log(2 * self.layer.beta)
+        heads = [
+            np.logaddexp.reduce(log_masses + inner(log_masses)[:, -1]) - math.log(2 * beta)
+            for beta, inner in self._energy_sums
+        ]
+        return float(np.logaddexp.reduce(heads))
 
 
 def _entry(name: str, index: int, saved: Saved) -> float:

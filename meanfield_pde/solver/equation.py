@@ -2,6 +2,8 @@
 
     d/dt M_c = - sum over facets f of c of q_f rho_f,     q_f = sum over drifts of their q_f
 
+Noise is no flux of this kind: it is solved implicitly, between transports (see `evolution`).
+
 `Equation` says what acts when: it makes the right-hand side of a layer when that layer begins. A
 new term of the velocity is a `Drift`, added in `Equation.right_hand_side`.
 """
@@ -9,16 +11,18 @@ new term of the velocity is a `Drift`, added in `Equation.right_hand_side`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of
+from meanfield_pde.attention.layers import AttentionLike, layers_of
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.transport import SCHEMES, Transport
-from meanfield_pde.solver.velocity import MeanField
+from meanfield_pde.solver.velocity import MeanField, PerceptronField
 
 
 class Drift(Protocol):
@@ -39,11 +43,11 @@ class RightHandSide:
     """What acts during a layer.
 
     Attributes:
-        layer: the attention of the layer.
+        layer: the attention, or the heads, of the layer.
         transport: what carries the masses through the facets.
     """
 
-    def __init__(self, layer: Attention, drifts: Sequence[Drift], transport: Transport) -> None:
+    def __init__(self, layer: Layer, drifts: Sequence[Drift], transport: Transport) -> None:
         self.layer = layer
         self.transport = transport
         self._drifts = tuple(drifts)
@@ -70,6 +74,7 @@ class Equation:
         volumes: the finite volumes of the mesh.
         settings: scheme and tolerance.
         transport: shared by all layers.
+        noise: strength of the noise.
     """
 
     def __init__(
@@ -77,20 +82,40 @@ class Equation:
         attention: AttentionLike,
         volumes: FiniteVolumes,
         settings: SolverCase,
+        noise: float = 0.0,
         transport: Transport | None = None,
     ) -> None:
         self.attention = attention
         self.volumes = volumes
         self.settings = settings
+        self.noise = noise
         self.transport = transport or Transport(volumes, SCHEMES[settings.scheme])
 
     def at(self, attention: AttentionLike) -> Equation:
         """The same with another attention, such as that at zero temperature."""
-        return Equation(attention, self.volumes, self.settings, self.transport)
+        return Equation(attention, self.volumes, self.settings, self.noise, self.transport)
 
-    def right_hand_side(self, layer: Attention) -> RightHandSide:
+    def on(self, volumes: FiniteVolumes) -> Equation:
+        """The same on another mesh."""
+        return Equation(self.attention, volumes, self.settings, self.noise)
+
+    @cached_property
+    def diffusion(self) -> Diffusion | None:
+        """The noise on this mesh; None without noise."""
+        return Diffusion(self.volumes, self.noise) if self.noise else None
+
+    @property
+    def first_layer(self) -> Layer:
+        """What acts at first, and always if there are no layers."""
+        return layers_of(self.attention)[0]
+
+    def right_hand_side(self, layer: Layer) -> RightHandSide:
         """What acts during a layer."""
-        drifts = [MeanField(layer, self.volumes, self.settings.tolerance)]
+        tolerance = self.settings.tolerance
+        drifts: list[Drift] = [MeanField(head, self.volumes, tolerance) for head in heads_of(layer)]
+        perceptron = perceptron_of(layer)
+        if perceptron is not None:
+            drifts.append(PerceptronField(perceptron, self.volumes))
         return RightHandSide(layer, drifts, self.transport)
 
 

@@ -8,6 +8,10 @@ length dt / C (C its SSP coefficient). It keeps masses non-negative as long as e
 and the outflow rate changes with the density. So dt is set from the rate at the start of a step,
 with room to spare, the rate is watched at every stage, and a step in which it exceeded the limit is
 taken back and repeated with half the length.
+
+With noise a step is T(h) D(2h) T(h), of second order (Strang): transport T for half of the step,
+noise D alone for its whole length, and transport again. The length follows an estimate of the
+error of this splitting as well, made again every few steps.
 """
 
 from __future__ import annotations
@@ -21,19 +25,25 @@ from petsc4py import PETSc
 
 import numpy as np
 
-from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.heads import Layer
 from meanfield_pde.attention.layers import layers_of, pieces
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.history.store import MASSES, Arrays
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.transfer import Transfer
+from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.splitting import ERROR_PER_STEP, longest_step
 from meanfield_pde.solver.state import State
 
 # Steps also resolve the growth of a density that hardly moves yet, whose outflow rate says nothing:
 # rates of growth are of the order |V|, and dt |V| is kept below this.
 GROWTH_PER_STEP = 0.1
 SMALLEST_STEP = 1e-12
+# With noise, the error of the splitting is estimated at every so many steps,
+_ESTIMATED_EVERY = 10
+# and steps have one of so many lengths between any number and its double.
+_LENGTHS = 8
 # Masses below the smallest normal double have lost their digits; they become exactly zero.
 _TINY = float(np.finfo(float).tiny)
 
@@ -60,8 +70,11 @@ class Evolution:
         state: the arrays of this rank's own cells, the masses among them.
         time, step: where the evolution stands.
         last_dt: length of the last step.
+        split_error: bound on the error of a step by the splitting, in total variation.
+        split_limit: longest time for which transport may act without noise, as last estimated.
         mass: total mass after the last step.
-        rejected: number of steps that were taken back.
+        rejected: number of steps of transport that were taken back.
+        limited: number of steps of noise that had to be limited.
         follower: what changes the mesh between steps, if it follows the mass.
     """
 
@@ -71,13 +84,16 @@ class Evolution:
         self.time = 0.0
         self.step = 0
         self.rejected = 0
+        self.limited = 0
         self.last_dt = 0.0
+        self.split_error = ERROR_PER_STEP
+        self.split_limit = math.inf
         self.mass = 1.0
         self.follower = follower
         self._failure: BaseException | None = None
         self._settle(equation, layers_of(equation.attention)[0], initial)
 
-    def _settle(self, equation: Equation, layer: Attention, masses: np.ndarray) -> None:
+    def _settle(self, equation: Equation, layer: Layer, masses: np.ndarray) -> None:
         """Take up a mesh: the state on it, and PETSc's objects. Collective."""
         self.equation = equation
         volumes = equation.volumes
@@ -158,8 +174,7 @@ class Evolution:
         arrays = {name: array for name, array in record.items() if not name.startswith("leaf_")}
         if self.follower is not None:
             volumes = self.follower.regrown(record)
-            here = self.equation
-            self.move(Equation(here.attention, volumes, here.settings), arrays)
+            self.move(self.equation.on(volumes), arrays)
         self.state.restore(arrays)
         self._flux = None
         self.time, self.step = time, step
@@ -168,18 +183,47 @@ class Evolution:
         """Give PETSc's objects back. Collective."""
         for own in (self._ts, self._vector, self._slopes):
             own.destroy()
+        if self.equation.diffusion is not None:
+            self.equation.diffusion.close()
 
     def _take_step(self, until: float) -> None:
-        rate = self._comm.allreduce(self._present_rate(), MPI.MAX)
-        limit = GROWTH_PER_STEP / max(self.terms.speed, 1e-300)
-        if rate > 0:
-            limit = min(limit, self.coefficient * self.terms.transport.scheme.accurate / rate)
-        if limit < SMALLEST_STEP * max(1.0, self.time):
-            raise SolverError(
-                f"at t = {self.time:.6g} tokens move so fast that steps would have to be as short "
-                f"as {limit:.1e}; scale attention.value down, or take larger cells"
+        noise, remaining = self.equation.diffusion, until - self.time
+        if noise is None:
+            dt = self._transport(remaining)
+        else:
+            if self.step % _ESTIMATED_EVERY == 0:
+                self._estimate_splitting(noise, remaining / 2)
+            half = self._transport(remaining / 2)
+            limited = noise.limited
+            self.state[MASSES] = noise.advance(self.masses, 2 * half)
+            self.limited += noise.limited - limited
+            self._flux = None
+            done = 0.0
+            while half - done > 1e-14 * half:  # in several steps where the flow has become faster
+                done += self._transport(half - done)
+            dt = 2 * half
+        masses = self.masses
+        masses[masses < _TINY] = 0.0
+        self.last_dt = dt
+        self.mass = self._comm.allreduce(float(masses.sum()))
+        self.step += 1
+        remaining = until - self.time - dt
+        self.time = until if remaining <= 1e-14 * max(1.0, until) else self.time + dt
+
+    def _estimate_splitting(self, noise: Diffusion, longest: float) -> None:
+        """Set `split_limit` at the present state. Collective."""
+        self.split_limit = math.inf
+        if self.terms.speed > 0:
+            length = min(self._step_limit(), longest)
+            assert self._flux is not None  # that of the present state
+            self.split_limit = longest_step(
+                self.terms.transport, noise, self.masses, self._flux, length, self.split_error
             )
-        dt = _fitting_step(until - self.time, limit)
+
+    def _transport(self, remaining: float) -> float:
+        """Let the drift act for some of the time that remains; for how long it has. Collective."""
+        limit = self._step_limit()
+        dt = _fitting_step(remaining, limit)
         self._before[:] = self.masses
         before = (self._flux, self._rate)
         while not self._attempt(dt):
@@ -192,13 +236,24 @@ class Evolution:
                     f"at t = {self.time:.6g} no step keeps the density non-negative, down to "
                     f"dt = {dt:.1e}; please report the case"
                 )
-        masses = self.masses
-        masses[masses < _TINY] = 0.0
-        self.last_dt = dt
-        self.mass = self._comm.allreduce(float(masses.sum()))
-        self.step += 1
-        remaining = until - self.time - dt
-        self.time = until if remaining <= 1e-14 * max(1.0, until) else self.time + dt
+        return dt
+
+    def _step_limit(self) -> float:
+        """How long a step of transport may be at the present state. Collective."""
+        rate = self._comm.allreduce(self._present_rate(), MPI.MAX)
+        limit = GROWTH_PER_STEP / max(self.terms.speed, 1e-300)
+        if rate > 0:
+            limit = min(limit, self.coefficient * self.terms.transport.scheme.accurate / rate)
+        if limit < SMALLEST_STEP * max(1.0, self.time):
+            raise SolverError(
+                f"at t = {self.time:.6g} tokens move so fast that steps would have to be as short "
+                f"as {limit:.1e}; scale attention.value down, or take larger cells"
+            )
+        if self.equation.noise:
+            # Few lengths of step, so that the noise can use its factorisations again.
+            limit = min(limit, self.split_limit)
+            limit = 2.0 ** (math.floor(_LENGTHS * math.log2(limit)) / _LENGTHS)
+        return limit
 
     def _attempt(self, dt: float) -> bool:
         """Take a step of length dt; whether it stayed within the limits. Collective."""

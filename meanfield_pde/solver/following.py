@@ -14,8 +14,7 @@ from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.attention.heads import Layer
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.history.store import Arrays
 from meanfield_pde.initial.given import InitialLike
@@ -27,7 +26,6 @@ from meanfield_pde.mesh.transfer import Transfer
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.mesh_error import Leaves, MeshError
-from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.support.checks import real
 
 LOG = logging.getLogger("meanfield_pde")
@@ -80,12 +78,10 @@ class MassFollower:
         cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
         return cls(Surface(volumes.vertices, cells), resolution, volumes.comm)
 
-    def begin(
-        self, attention: AttentionLike, initial: InitialLike, settings: SolverCase
-    ) -> tuple[Equation, np.ndarray]:
+    def begin(self, equation: Equation, initial: InitialLike) -> tuple[Equation, np.ndarray]:
         """Fit the mesh to an initial density: the equation on it, and the masses of own cells."""
-        layer = layers_of(attention)[0]
-        equation = Equation(attention, self._volumes(), settings)
+        layer = equation.first_layer
+        equation = equation.on(self._volumes())
         masses = cell_masses(initial, equation.volumes)
         for _ in range(_FIRST_ROUNDS):
             flux = equation.right_hand_side(layer).flux(masses)
@@ -97,7 +93,7 @@ class MassFollower:
                 break
             self._take(self._grown(old.refined(split)))
             every = equation.volumes.gather(masses)
-            equation = Equation(attention, self._volumes(), settings)
+            equation = equation.on(self._volumes())
             # Masses are integrals over the new cells, unless they are all that is known.
             if isinstance(initial, np.ndarray):
                 initial = Transfer(old, self.forest, error.slopes).masses(every)
@@ -122,8 +118,7 @@ class MassFollower:
         if new is not refined:
             arrays = evolution.carried(Transfer(refined, new, np.zeros(0)), arrays)
         self._take(new)
-        equation = evolution.equation
-        evolution.move(Equation(equation.attention, self._volumes(), equation.settings), arrays)
+        evolution.move(evolution.equation.on(self._volumes()), arrays)
         self.changes += 1
 
     def estimate(self, evolution: Evolution) -> MeshError:
@@ -171,7 +166,7 @@ class MassFollower:
         return forest
 
     def _estimate(
-        self, volumes: FiniteVolumes, log_masses: np.ndarray, flux: np.ndarray, layer: Attention
+        self, volumes: FiniteVolumes, log_masses: np.ndarray, flux: np.ndarray, layer: Layer
     ) -> MeshError:
         facets = volumes.cell_facets
         speed = np.abs(flux[facets] / volumes.facet_length[facets]).max(axis=1)

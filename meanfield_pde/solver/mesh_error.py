@@ -37,7 +37,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.heads import Layer, heads_of, pushing
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.gradients import gradient_weights
@@ -95,7 +95,7 @@ class MeshError:
     """
 
     def __init__(
-        self, leaves: Leaves, log_masses: np.ndarray, speed: np.ndarray, layer: Attention
+        self, leaves: Leaves, log_masses: np.ndarray, speed: np.ndarray, layer: Layer
     ) -> None:
         """Estimate.
 
@@ -103,11 +103,11 @@ class MeshError:
             leaves: the mesh.
             log_masses: of all cells.
             speed: largest normal velocity through a facet, of all cells.
-            layer: the attention that acts.
+            layer: the attention, or the heads, that act.
         """
         self.leaves = leaves
-        self._layer = layer
-        self._way = speed / max(float(np.linalg.norm(layer.value, 2)), 1e-300)
+        self._heads = heads_of(layer)
+        self._way = speed / max(pushing(layer), 1e-300)
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
         self._log_density = leaves.log_density(log_masses)
@@ -137,12 +137,13 @@ class MeshError:
             part: of the bounds on o + s - 1.
             wider: asks for cells so many times wider instead.
         """
-        if self._layer.zero_temperature:
+        betas = [head.beta for head in self._heads if not head.zero_temperature]
+        if not betas:
             return np.zeros(self.leaves.forest.count, dtype=bool)
         shape = self._missed * wider**2 + self._excess(wider)
         width = self.leaves.width * wider
         spot = (self._masses > SPOT / wider) & (width > resolution / NARROWER)
-        kernel = KERNEL / math.sqrt(max(self._layer.beta, 1.0))
+        kernel = KERNEL / math.sqrt(max(*betas, 1.0))
         tail = self._attended & (width > kernel)
         return (spot & (shape > part * SHAPE)) | (tail & (shape > part * STEEP))
 
@@ -153,7 +154,9 @@ class MeshError:
         order = np.argsort(-masses, kind="stable")
         heavy = order[: 1 + int(np.searchsorted(np.cumsum(masses[order]), HEAVY))]
         heavy = heavy[:: -(-len(heavy) // MOST_CLUSTERS)]
-        weight = self._layer.scores(leaves.centre[heavy]) @ leaves.centre.T
+        warm = [head for head in self._heads if not head.zero_temperature]
+        scores = np.concatenate([head.scores(leaves.centre[heavy]) for head in warm])
+        weight = scores @ leaves.centre.T
         weight += self._log_density + np.log(leaves.volume)
         weight = np.exp(weight - weight.max(axis=1, keepdims=True))
         share = (weight / weight.sum(axis=1, keepdims=True)).max(axis=0)

@@ -49,6 +49,20 @@ class SolverCase:
 
 
 @dataclass(frozen=True)
+class NoiseCase:
+    """[noise]: diffusion on the surface, + strength x Laplace-Beltrami; zero for none.
+
+    Tokens that make this density follow dx = v dt + sqrt(2 strength) dW on the sphere.
+    """
+
+    strength: float = 0.0
+
+    def __post_init__(self) -> None:
+        strength = real(self.strength, "noise.strength", "a number >= 0", lambda s: s >= 0)
+        object.__setattr__(self, "strength", strength)
+
+
+@dataclass(frozen=True)
 class TimeCase:
     """[time]: how far to go, and the times to save, listed or evenly spaced.
 
@@ -131,3 +145,19 @@ class CompareCase:
         choice(self.cost, "compare.cost", COSTS)
         limit = real(self.time_limit, "compare.time_limit", "a number > 0", lambda s: s > 0)
         object.__setattr__(self, "time_limit", limit)
+
+
+def check_noise(strength: float, solver: SolverCase, compare: CompareCase | None) -> None:
+    """Refuse what has no meaning with noise. Zero temperature has: it is a linear equation then."""
+    if not strength:
+        return
+    if compare is not None and compare.limit:
+        raise InputError(
+            "compare.limit = true: the projection limit is that of the flow without noise; set "
+            "noise.strength = 0, or compare.limit = false"
+        )
+    if LOG_MASSES[solver.log_masses]:
+        raise InputError(
+            "solver.log_masses = 'on' follows tails that die out, which noise fills again; set "
+            "noise.strength = 0, or log_masses = 'auto'"
+        )

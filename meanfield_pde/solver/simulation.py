@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.heads import Layer
 from meanfield_pde.attention.layers import AttentionLike, acting, layers_of, pieces
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.store import MASSES, ZERO, ZERO_MASSES, MemoryStore, Store
@@ -30,7 +30,14 @@ from meanfield_pde.solver.distances import Distances
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.following import MassFollower, check_resolution
-from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
+from meanfield_pde.solver.settings import (
+    LOG_MASSES,
+    CompareCase,
+    NoiseCase,
+    SolverCase,
+    TimeCase,
+    check_noise,
+)
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.wide_evolution import LogEvolution
 from meanfield_pde.support.ranks import on_root
@@ -76,6 +83,7 @@ class Simulation:
         mesh: dolfinx_mesh.Mesh,
         initial: InitialLike,
         *,
+        noise: float = 0.0,
         settings: SolverCase | None = None,
         threads: int | None = None,
         compare: CompareCase | None = None,
@@ -83,6 +91,7 @@ class Simulation:
     ) -> None:
         settings = settings or SolverCase()
         initial = as_initial(initial)
+        check_noise(NoiseCase(noise).strength, settings, compare)
         if resolution is not None:
             resolution = check_resolution(resolution, attention.dimension)
         self.attention = attention
@@ -90,7 +99,7 @@ class Simulation:
         self.threads = set_threads(mesh.comm, threads)
         self.volumes = FiniteVolumes(mesh)
         self.projection = ProjectionLimit(attention)
-        self.equation = Equation(attention, self.volumes, settings)
+        self.equation = Equation(attention, self.volumes, settings, noise)
         self.evolution = start_evolution(self.equation, initial, resolution, self.projection)
         if self.log_masses:
             LOG.info("log masses: the tail is followed below the range of doubles")
@@ -201,11 +210,15 @@ class Simulation:
         places = {} if evolution.follower is None else cells.arrays()
         return Measure(cells.points, masses, cells.spread), places
 
-    def _diagnostics(self, layer: Attention) -> Diagnostics:
+    def _diagnostics(self, layer: Layer) -> Diagnostics:
         """The numbers of a row, on the mesh where the evolution stands."""
         equation = self.evolution.equation
         return Diagnostics(
-            equation.volumes, equation.settings.tolerance, layer, self._projection_of_layers
+            equation.volumes,
+            equation.settings.tolerance,
+            layer,
+            self._projection_of_layers,
+            noise=equation.noise,
         )
 
     @property
@@ -242,6 +255,7 @@ def solve(
     initial: InitialLike | None = None,
     *,
     until: float,
+    noise: float = 0.0,
     save_at: Sequence[float] = (),
     save_every: float | None = None,
     scheme: str = "muscl",
@@ -252,15 +266,17 @@ def solve(
     resolution: float | None = None,
     observers: Iterable[Observer] = (),
 ) -> Solution:
-    """Solve d/dt mu + div(mu P_x V m) = 0 on the mesh, from time 0 to `until`. Collective.
+    """Solve d/dt mu + div(mu P_x V m) = sigma Laplace-Beltrami mu to `until`. Collective.
 
     Args:
-        attention: the matrices and the inverse temperature; `Layers` change with time.
+        attention: the matrices and the inverse temperature; `Heads` act at once, and with a
+            perceptron; `Layers` change with time.
         mesh: a DOLFINx mesh of the circle or the sphere, distributed over its communicator.
         initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function of
             points, a scalar `fem.Function` on the mesh, or the masses of the cells in input
             order; uniform if left out.
         until: end time.
+        noise: its strength sigma >= 0.
         save_at: times to save besides the start and the end.
         save_every: the interval between saved times, instead of `save_at`.
         scheme: "muscl" (second order) or "upwind" (first order).
@@ -280,6 +296,7 @@ def solve(
         attention,
         usable_mesh(mesh),
         Uniform() if initial is None else initial,
+        noise=noise,
         settings=SolverCase(scheme, tolerance, chosen),
         threads=threads,
         compare=compare,

@@ -8,6 +8,7 @@ import numpy as np
 from dolfinx import fem
 from dolfinx import mesh as dolfinx_mesh
 
+from meanfield_pde.attention.heads import heads_of, perceptron_of
 from meanfield_pde.attention.layers import acting
 from meanfield_pde.history.history import History
 from meanfield_pde.mesh.adopt import usable_mesh
@@ -56,7 +57,7 @@ class Solution(History):
         return cell_function(self.mesh_at(index), self.density_at(index), "density")
 
     def velocity(self, index: int = -1) -> fem.Function:
-        """The velocity v(x) = P_x V m(x) at a saved time as a function on `mesh_at`. Collective.
+        """The velocity, without noise, at a saved time as a function on `mesh_at`. Collective.
 
         Linear in each cell, with the values of the attention sum at the vertices; at the end of a
         layer, of the layer that has ended.
@@ -65,6 +66,11 @@ class Solution(History):
         mesh = self.mesh_at(index)
         volumes = FiniteVolumes(usable_mesh(mesh))
         layer = acting(self.attention, self.times[index])
-        mean_field = MeanField(layer, volumes, self.tolerance)
-        values = mean_field.velocity(volumes.scatter(self.store.read(index)))
+        masses = volumes.scatter(self.store.read(index))
+        values = np.zeros_like(volumes.vertices)
+        for head in heads_of(layer):
+            values += MeanField(head, volumes, self.tolerance).velocity(masses)
+        perceptron = perceptron_of(layer)
+        if perceptron is not None:
+            values += perceptron.velocity(volumes.vertices)
         return vertex_function(mesh, values, "velocity")

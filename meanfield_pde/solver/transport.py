@@ -57,8 +57,12 @@ class Transport:
         self.scheme = scheme
         self._density = volumes.new_vector()
         self._faces = volumes.new_vector(volumes.dimension)
-        # W of `_slope_weights`; None for upwind, which has no slopes.
-        self.slopes = _slope_weights(volumes) if scheme.name == "muscl" else None
+        # W of `slope_weights`; None for upwind, which has no slopes.
+        self.slopes: np.ndarray | None = None
+        if scheme.name == "muscl":
+            x = volumes.centre[: volumes.owned, None]
+            to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
+            self.slopes = slope_weights(volumes, to_facets)
 
     def outflow_rate(self, flux: np.ndarray) -> float:
         """Largest over own cells of sum_f max(q_f, 0) / |c|, for the facet fluxes q."""
@@ -89,18 +93,18 @@ class Transport:
         )
 
 
-def _slope_weights(volumes: FiniteVolumes) -> np.ndarray:
-    """W[c, i, j]: log rho at facet i minus that at the centre is sum_j W (log rho_j - log rho_c).
+def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
+    """W[c, i, j]: log rho changes along arrow i of cell c by sum_j W (log rho_j - log rho_c).
 
     The gradient solves the least-squares problem over the neighbours j in the tangent plane.
+
+    Args:
+        volumes: the cells.
+        arrows: tangent vectors at the centres of own cells, cells x k x d.
     """
-    owned = volumes.owned
-    centre = volumes.centre[:owned]
+    centre = volumes.centre[: volumes.owned]
     frame, weights = gradient_weights(centre, volumes.centre[volumes.neighbours])
-    to_facets = geometry.tangent_vector(
-        centre[:, None], volumes.facet_midpoint[volumes.cell_facets]
-    )
-    return np.ascontiguousarray(np.einsum("cid,ctd->cit", to_facets, frame) @ weights)
+    return np.ascontiguousarray(np.einsum("cid,ctd->cit", arrows, frame) @ weights)
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.

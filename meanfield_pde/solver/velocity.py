@@ -16,10 +16,12 @@ import numpy as np
 
 from meanfield_pde.attention.cell_sources import refinement_pays, three_points
 from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.perceptron import Perceptron
 from meanfield_pde.attention.sum import AttentionSum
 from meanfield_pde.attention.sum.low_rank import all_groups
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
+from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 _log = logging.getLogger("meanfield_pde")
@@ -178,3 +180,22 @@ class MeanField:
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
         return np.einsum("fi,fi->f", self._push, self._facet_mean @ vertex_means)
+
+
+class PerceptronField:
+    """Facet fluxes of a perceptron: the drift's mean along each facet, which does not change."""
+
+    def __init__(self, perceptron: Perceptron, volumes: FiniteVolumes) -> None:
+        self.speed = perceptron.speed
+        points, weights = geometry.facet_rule(volumes.facet_points)
+        drift = perceptron.drift(points.reshape(-1, volumes.dimension)).reshape(points.shape)
+        mean = np.einsum("fq,fqd->fd", weights, drift)
+        self._flux = volumes.facet_length * (mean * volumes.facet_conormal).sum(axis=1)
+
+    def flux(self, masses: np.ndarray) -> np.ndarray:
+        """Fluxes through the facets of this rank, whatever the masses."""
+        return self._flux
+
+    def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
+        """The same."""
+        return self._flux

@@ -27,7 +27,7 @@ from petsc4py import PETSc
 import numba
 import numpy as np
 
-from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.heads import Layer
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.store import MASSES, Arrays
 from meanfield_pde.mesh.transfer import Transfer
@@ -65,7 +65,7 @@ class LogEvolution(Evolution):
         mantissa, exponent: of the masses of own cells, M = mantissa 2^exponent.
     """
 
-    def _settle(self, equation: Equation, layer: Attention, masses: np.ndarray) -> None:
+    def _settle(self, equation: Equation, layer: Layer, masses: np.ndarray) -> None:
         super()._settle(equation, layer, masses)
         options = PETSc.Options()
         if (

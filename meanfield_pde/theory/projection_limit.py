@@ -21,6 +21,7 @@ import numpy as np
 from scipy.linalg import subspace_angles
 
 from meanfield_pde.attention.head import SINGULAR, Attention
+from meanfield_pde.attention.heads import Heads, heads_of
 from meanfield_pde.attention.layers import AttentionLike, layers_of
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.plain import plain
@@ -37,8 +38,9 @@ class ProjectionLimit:
     raises InputError with that reason.
 
     Attributes:
-        attention: the matrices and beta. Layers have no limit, unless there is one layer only.
-        first: the attention, or the first layer.
+        attention: the matrices and beta. Layers have no limit, unless there is one layer only, nor
+            have several heads (see `fixed_points`).
+        first: the attention, or the first head of the first layer.
         eigenspace: the dominant eigenspace of the drift matrix A = V B^T.
         singular_values: of B, by decreasing size.
         reason: why there is no limit, or None.
@@ -52,7 +54,7 @@ class ProjectionLimit:
 
     def __post_init__(self) -> None:
         layers = layers_of(self.attention)
-        attention = layers[0]
+        attention = heads_of(layers[0])[0]
         singular = np.linalg.svd(attention.key_query, compute_uv=False)
         eigenspace = dominant_eigenspace(attention.drift, scale=_scale(attention))
         reason = eigenspace.reason
@@ -68,6 +70,12 @@ class ProjectionLimit:
                 "without the denominator of the softmax the equation has no zero temperature; set "
                 "attention.normalise = true"
             )
+        if isinstance(layers[0], Heads):
+            beside = (
+                "several heads act at once" if len(layers[0].heads) > 1 else "a perceptron acts"
+            )
+            reason = f"{beside}, for which there is no theorem; `meanfield-pde limit` searches for "
+            reason += "the fixed points at zero temperature"
         if len(layers) > 1:
             reason = f"the matrices change with time, in {len(layers)} layers"
         object.__setattr__(self, "first", attention)
@@ -236,7 +244,8 @@ class ProjectionLimit:
         if self.exists and np.trace(self.basis.T @ self.first.key_query @ self.basis) < 0:
             value = -value
         space = dominant_eigenspace(value)
-        if len(layers_of(self.attention)) > 1:
+        layers = layers_of(self.attention)
+        if layers[0] is not self.first or len(layers) > 1:
             return replace(space, basis=None, left=None, projector=None, reason=self.reason)
         return space
 

@@ -1,10 +1,12 @@
 """The reference particle code: N tokens on the sphere S^(d-1) in any dimension d >= 2.
 
-    dx_i/dt = P_{x_i} V m(x_i),     mu = sum_j masses_j delta_{x_j}
+    dx_i = P_{x_i} ( sum_h V_h m_h(x_i) + g(x_i) ) dt + sqrt(2 sigma) dW_i
 
-with m the mean of `Attention` under the tokens themselves. At zero temperature m(x) is the token
-that maximises <B^T x, y>, or the average of those that tie; unlike that of a density, whose support
-is the whole sphere, it is not B^T x / |B^T x|.
+    mu = sum_j masses_j delta_{x_j}
+
+with m_h the mean of each head under the tokens themselves, and g a perceptron if there is one. At
+zero temperature m(x) is the token that maximises <B^T x, y>, or the average of those that tie;
+unlike that of a density, whose support is the whole sphere, it is not B^T x / |B^T x|.
 
 Ranks share the velocities out by tokens and gather them all, so that each integrates the same
 equations, bit for bit.
@@ -21,13 +23,15 @@ from mpi4py import MPI
 import numpy as np
 from scipy.integrate import DOP853
 
-from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, pieces, stack
+from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of, pushing
+from meanfield_pde.attention.layers import AttentionLike, layers_of, pieces, stack
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.support.checks import whole
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
+from meanfield_pde.tokens.noise import STEP, Velocity, euler_maruyama, splitting
 
 # Scores within this of the largest, relative to |B^T x|, tie at zero temperature.
 TIE = 1e-12
@@ -39,8 +43,6 @@ WATCHED_STEPS = 500
 SHORTEST_PROGRESS = 0.01
 STEP_AT_ZERO = 0.02  # likewise in units of 1/|V|
 
-Velocity = Callable[[np.ndarray], np.ndarray]
-
 
 def simulate_tokens(
     tokens: np.ndarray,
@@ -50,6 +52,8 @@ def simulate_tokens(
     start: float = 0.0,
     step: float | None = None,
     residual: bool = False,
+    noise: float = 0.0,
+    seed: int = 0,
     tolerance: float = 1e-8,
     save_at: Sequence[float] | np.ndarray = (),
     masses: np.ndarray | None = None,
@@ -67,6 +71,9 @@ def simulate_tokens(
             saved. By default an explicit Runge-Kutta method of order 8 controls its error.
         residual: Euler steps with V m(x) in the place of v = P_x V m(x), as a layer with a residual
             connection takes them; the two differ by O(step^2).
+        noise: strength sigma of the noise. With it the default is a splitting of weak order 2 with
+            steps of 1/50 of 1/|V| and 1/sigma, and Euler steps are those of Euler-Maruyama.
+        seed: of the noise; the same tokens on any number of ranks, and from any saved time on.
         tolerance: bound on the error of one Runge-Kutta step, for every token.
         save_at: times to save besides the start and the end.
         masses: N weights >= 0 of the tokens; equal if left out.
@@ -85,19 +92,25 @@ def simulate_tokens(
         raise InputError("residual = True applies to Euler steps; give a step")
     if not 1e-13 <= tolerance <= 1e-2:
         raise InputError(f"the tolerance must be from 1e-13 to 1e-2, got {tolerance!r}")
+    if not 0 <= noise < math.inf:
+        raise InputError(f"the strength of the noise must be a number >= 0, got {noise!r}")
+    whole(seed, "seed", 0)
     set_threads(comm)
     x, weights = given.tokens[0], given.masses
 
-    def velocity(layer: Attention) -> Velocity:
+    def velocity(layer: Layer) -> Velocity:
         return token_velocity(layer, weights, comm, tolerance=tolerance, residual=residual)
 
-    saved = evolve(x, attention, times, velocity, step=step, tolerance=tolerance)
+    saved = evolve(
+        x, attention, times, velocity, step=step, tolerance=tolerance, noise=noise, seed=seed
+    )
     query, key, value = (stack(attention, name) for name in WEIGHTS)
-    return TokenCloud(np.array(times), saved, weights, query, key, value, attention.beta)
+    beta = None if math.isnan(attention.beta) else attention.beta  # heads with several
+    return TokenCloud(np.array(times), saved, weights, query, key, value, beta)
 
 
 def token_velocity(
-    attention: Attention,
+    layer: Layer,
     masses: np.ndarray | None = None,
     comm: MPI.Comm = MPI.COMM_SELF,
     *,
@@ -107,25 +120,28 @@ def token_velocity(
     """The function that takes N tokens to their N velocities; its calls are collective.
 
     Args:
-        attention: what moves the tokens.
+        layer: the attention, or the heads, that move the tokens.
         masses: their weights; equal if left out.
         comm: the ranks that share the tokens out.
         tolerance: that of the integration in time; the attention sum is a good deal better.
-        residual: V m(x) instead of P_x V m(x).
+        residual: the drift itself instead of its projection by P_x.
     """
     # The error estimate must not see the rounding of the sum, nor the sum be needlessly exact.
     sum_tolerance = min(max(1e-4 * tolerance, 1e-14), 1e-10)
+    heads, perceptron = heads_of(layer), perceptron_of(layer)
 
     def velocity(x: np.ndarray) -> np.ndarray:
         weights = np.full(len(x), 1 / len(x)) if masses is None else masses
         shares = [len(part) for part in np.array_split(x, comm.size)]
         first = sum(shares[: comm.rank])
         own = x[first : first + shares[comm.rank]]
-        if attention.zero_temperature:
-            mean = hardmax_mean(own @ attention.key_query.T, x, weights)
-        else:
-            mean = attention.mean(own, x, weights, tolerance=sum_tolerance)
-        push = mean @ attention.value.T
+        push = np.zeros_like(own) if perceptron is None else perceptron.drift(own)
+        for head in heads:
+            if head.zero_temperature:
+                mean = hardmax_mean(own @ head.key_query.T, x, weights)
+            else:
+                mean = head.mean(own, x, weights, tolerance=sum_tolerance)
+            push += mean @ head.value.T
         if not residual:
             push -= (push * own).sum(axis=1, keepdims=True) * own
         if comm.size == 1:
@@ -157,10 +173,12 @@ def evolve(
     x: np.ndarray,
     attention: AttentionLike,
     times: Sequence[float],
-    velocity: Callable[[Attention], Velocity],
+    velocity: Callable[[Layer], Velocity],
     *,
     step: float | None = None,
     tolerance: float = 1e-8,
+    noise: float = 0.0,
+    seed: int = 0,
 ) -> np.ndarray:
     """Positions at the times given, T x N x d; x are those at the first of them.
 
@@ -171,15 +189,21 @@ def evolve(
         velocity: makes the velocity field of an attention.
         step: of Euler's method; None for the Runge-Kutta method.
         tolerance: of the Runge-Kutta method.
+        noise: its strength; see `noise`.
+        seed: of the noise.
     """
     saved = [x]
     for layer, begin, end in pieces(attention, times[0], times[-1]):
         inside = [time for time in times if begin < time <= end]
         stops = inside if inside and inside[-1] == end else [*inside, end]
-        if step is None:
+        if noise:
+            longest = step or STEP / max(pushing(layer), noise)
+            method = splitting if step is None else euler_maruyama
+            states = list(method(velocity(layer), x, begin, stops, longest, noise, seed))
+        elif step is None:
             slowest = 0.0
             if layer.zero_temperature:
-                slowest = SHORTEST_PROGRESS / max(float(np.linalg.norm(layer.value, 2)), 1e-300)
+                slowest = SHORTEST_PROGRESS / max(pushing(layer), 1e-300)
             states = list(_runge_kutta(velocity(layer), x, begin, stops, tolerance, slowest))
         else:
             states = list(_euler(velocity(layer), x, begin, stops, step))
@@ -193,11 +217,10 @@ def fixed_step(attention: AttentionLike) -> float | None:
 
     At zero temperature the velocity may jump back and forth, which only fixed steps get past.
     """
-    if math.isfinite(attention.beta):
+    layers = layers_of(attention)
+    if not any(layer.zero_temperature for layer in layers):
         return None
-    return STEP_AT_ZERO / max(
-        float(np.linalg.norm(stack(attention, "value"), 2, (-2, -1)).max()), 1e-300
-    )
+    return STEP_AT_ZERO / max(*map(pushing, layers), 1e-300)
 
 
 def _euler(

@@ -120,7 +120,7 @@ def test_pieces():
             {"layer_duration": 1.0},
             "the numbers of layers differ: query 2, key 3",
         ),
-        ({"key": np.zeros((1, 1, 2, 2))}, {}, "must be a matrix, or one for each layer"),
+        ({"key": np.zeros((1, 1, 1, 2, 2))}, {}, "must be a matrix, or one for each layer"),
         ({"key": [[1.0, 2.0], [3.0]]}, {}, "whose rows have equal length"),
         (
             {"value": np.full((2, 2, 2), np.nan)},
