@@ -37,13 +37,13 @@ def add_audit(command: Command) -> None:
     """Add the command to the parser that `command` adds to."""
     parser = command("audit", audit, "a trained encoder's heads, and its tokens layer by layer")
     parser.add_argument(
-        "weights", type=Path, metavar="WEIGHTS", help=".npz, .safetensors, or a folder with one"
+        "weights", type=path, metavar="WEIGHTS", help=".npz, .safetensors, or a folder with one"
     )
     parser.add_argument(
-        "--tokens", type=Path, metavar="LAYERS.npz", help="measured tokens, layers x N x d"
+        "--tokens", type=path, metavar="LAYERS.npz", help="measured tokens, layers x N x d"
     )
     parser.add_argument(
-        "--baseline", type=Path, metavar="LAYERS.npz", help="tokens to test for drift against"
+        "--baseline", type=path, metavar="LAYERS.npz", help="tokens to test for drift against"
     )
     parser.add_argument(
         "--tolerance",
@@ -60,7 +60,7 @@ def add_audit(command: Command) -> None:
         "--directions", type=int, choices=(2, 3), help="of that case: circle or sphere"
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("results/audit"), metavar="DIR", help="results/audit"
+        "--output", type=path, default=Path("results/audit"), metavar="DIR", help="results/audit"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 

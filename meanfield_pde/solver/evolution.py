@@ -169,7 +169,8 @@ class Evolution:
         for own in (self._ts, self._vector, self._slopes):
             own.destroy()
 
-    def _take_step(self, until: float) -> None:
+    def longest_step(self) -> float:
+        """The longest step that the present state allows. Collective."""
         rate = self._comm.allreduce(self._present_rate(), MPI.MAX)
         limit = GROWTH_PER_STEP / max(self.terms.speed, 1e-300)
         if rate > 0:
@@ -179,6 +180,10 @@ class Evolution:
                 f"at t = {self.time:.6g} tokens move so fast that steps would have to be as short "
                 f"as {limit:.1e}; scale attention.value down, or take larger cells"
             )
+        return limit
+
+    def _take_step(self, until: float) -> None:
+        limit = self.longest_step()
         dt = _fitting_step(until - self.time, limit)
         self._before[:] = self.masses
         before = (self._flux, self._rate)

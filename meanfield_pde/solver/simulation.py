@@ -30,6 +30,7 @@ from meanfield_pde.solver.distances import Distances
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.following import MassFollower, check_resolution
+from meanfield_pde.solver.observer import Observer, SharedObserver
 from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.wide_evolution import LogEvolution
@@ -39,22 +40,6 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
-
-
-class Observer:
-    """Something that watches a simulation; the methods do nothing unless overridden."""
-
-    def started(self, simulation: Simulation) -> None:
-        """Before the first step, and after a restart."""
-
-    def stepped(self, simulation: Simulation) -> None:
-        """After every time step."""
-
-    def saved(self, simulation: Simulation) -> None:
-        """After a time has been added to the history."""
-
-    def finished(self, simulation: Simulation) -> None:
-        """After the last step, or when the run has failed."""
 
 
 class Simulation:
@@ -286,7 +271,7 @@ def solve(
         resolution=resolution,
     )
     try:
-        simulation.run(times, observers)
+        simulation.run(times, [SharedObserver(one) for one in observers])
         return replace(simulation.solution(), mesh=mesh)  # the cells are numbered alike
     finally:
         simulation.close()
