@@ -2,8 +2,8 @@
 
 Two rules for compiled libraries, each learnt from a crash. The PyPI wheel `dolfinx-solver-real`
 carries its own PETSc and has to prepare the loader before DOLFINx or petsc4py is imported. And h5py
-has to come before `dolfinx.fem.petsc`: in the other order h5py finds the wheel's older HDF5 already loaded, and fails
-with 'Not a datatype'.
+has to come before `dolfinx.fem.petsc`: in the other order it finds the wheel's older HDF5 already
+loaded and fails with 'Not a datatype'.
 
 Kernels are compiled at first use and kept beside the package, or else in the user's cache. Where
 neither can be written, on compute nodes say, a temporary folder takes their place. Ranks of one

@@ -17,7 +17,7 @@ from meanfield_pde.audit.heads import HeadAudit, audit_heads
 from meanfield_pde.audit.layers import TOLERANCE, audit_layers
 from meanfield_pde.audit.measured import read_layers
 from meanfield_pde.audit.weights import Encoder
-from meanfield_pde.cli.arguments import Command, number
+from meanfield_pde.cli.arguments import Command, number, path
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures.audit import draw_audit
 from meanfield_pde.results.tables import write_table

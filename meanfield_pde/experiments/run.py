@@ -66,7 +66,7 @@ def run_case(
         LOG.warning(
             "%s: holds the finished results of this case; they are left as they are", directory
         )
-        return _finished(directory, comm)
+        return _finished(case, comm)
     check_memory(case.mesh, comm)
     lock = FolderLock(directory)
     simulation: Simulation | None = None
@@ -91,8 +91,9 @@ def run_case(
     return solution
 
 
-def _finished(directory: Path, comm: MPI.Comm) -> Solution:
-    """The results in a folder as the solution that they are of. Collective."""
+def _finished(case: Case, comm: MPI.Comm) -> Solution:
+    """The results in its folder as the solution of a case. Collective."""
+    directory = case.output.directory
     summary = on_root(comm, read_summary, directory)
     result = read_result(directory)
     return Solution(
@@ -105,6 +106,7 @@ def _finished(directory: Path, comm: MPI.Comm) -> Solution:
         steps=int(summary["steps"]),
         rejected=int(summary["rejected_steps"]),
         wall_time=float(summary["wall_time_seconds"]),
+        mesh=case_mesh(case.mesh, case.attention, comm),
     )
 
 

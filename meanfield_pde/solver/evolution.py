@@ -183,8 +183,7 @@ class Evolution:
         return limit
 
     def _take_step(self, until: float) -> None:
-        limit = self.longest_step()
-        dt = _fitting_step(until - self.time, limit)
+        dt = _fitting_step(until - self.time, self.longest_step())
         self._before[:] = self.masses
         before = (self._flux, self._rate)
         while not self._attempt(dt):
