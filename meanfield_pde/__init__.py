@@ -9,6 +9,8 @@ d/dt mu + div( mu P_x V m[mu](x) ) = 0 on a mesh, at finite beta and at zero tem
 
 from meanfield_pde import _platform
 
+_platform.settle_signals()
+_platform.settle_cache()
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 
 from meanfield_pde.attention.head import Attention  # noqa: E402

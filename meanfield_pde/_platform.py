@@ -1,21 +1,122 @@
-"""The order in which compiled libraries must be loaded. Imported first by the package.
+"""What has to be settled before anything else is imported: order, cache of kernels, Ctrl-C.
 
-Two rules, each learnt from a crash. The PyPI wheel `dolfinx-solver-real` carries its own PETSc and
-has to prepare the loader before DOLFINx or petsc4py is imported. And h5py has to come before
-`dolfinx.fem.petsc`: in the other order h5py finds the wheel's older HDF5 already loaded and fails
-with 'Not a datatype'.
+Two rules for compiled libraries, each learnt from a crash. The PyPI wheel `dolfinx-solver-real`
+carries its own PETSc and has to prepare the loader before DOLFINx or petsc4py is imported. And h5py
+has to come before `dolfinx.fem.petsc`: in the other order it finds the wheel's older HDF5 already
+loaded and fails with 'Not a datatype'.
+
+Kernels are compiled at first use and kept beside the package, or else in the user's cache. Where
+neither can be written, on compute nodes say, a temporary folder takes their place. Ranks of one
+machine compile in turn, so that the first does it and the others find it in the cache.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import importlib.util
-from collections.abc import Sequence
+import os
+import signal
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 INSTALL_HINT = (
     "DOLFINx is not installed: pip install 'meanfield_pde[fenicsx]' (Linux x86_64, "
     "Python 3.12 or later), or use the conda-forge environment in environment.yml"
 )
+
+
+COMMAND = "meanfield-pde"
+STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+
+
+# Signals of a scheduler that came to this process; `support.signals` says what becomes of them.
+NOTED: list[str] = []
+
+
+def note(number: int, frame: object) -> None:
+    """Note a signal: the handler of those that ask a run to stop."""
+    NOTED.append(signal.Signals(number).name)
+
+
+def settle_signals() -> None:
+    """What signals do to the command while it is still being imported.
+
+    Ctrl-C ends it at once, without a traceback. Those that ask a run to stop are noted, since MPI
+    would swallow SIGUSR1.
+    """
+    if Path(sys.argv[0] if sys.argv else "").name != COMMAND:
+        return
+
+    def end(number: int, frame: object) -> None:
+        os.write(2, f"{COMMAND}: interrupted\n".encode())
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
+    if sys.argv[1:2] == ["run"]:
+        for number in STOPPING:
+            signal.signal(number, note)
+
+
+def settle_cache() -> None:
+    """Have numba keep what it compiles where that can be written; ranks compile in turn."""
+    caching = importlib.import_module("numba.core.caching")
+    dispatcher = importlib.import_module("numba.core.dispatcher")
+    try:
+        caching.FunctionCache(settle_cache)
+    except RuntimeError:  # "no locator available"
+        folder = _own_folder()
+        if folder is None:  # nothing can be written anywhere: compile anew each time
+            dispatcher.Dispatcher.enable_caching = lambda self: None
+            return
+        importlib.import_module("numba").config.CACHE_DIR = str(folder)
+        os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    compile_alone = dispatcher.Dispatcher.compile
+    if not hasattr(compile_alone, "in_turn"):
+        dispatcher.Dispatcher.compile = _in_turn(compile_alone)
+
+
+def _own_folder() -> Path | None:
+    """A folder for temporary files that is this user's alone, since what is in it is executed."""
+    for parent in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm"):
+        if not parent:
+            continue
+        folder = Path(parent) / f"meanfield_pde-{os.getuid()}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            found = folder.lstat()
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError:
+            continue
+        private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+        if private and found.st_uid == os.getuid():
+            return folder
+    return None
+
+
+def _in_turn(compile_alone: Callable[..., Any]) -> Callable[..., Any]:
+    """Compilation under a lock of the machine; who comes second finds the result in the cache."""
+    inside = [0]  # compiling one kernel compiles those that it calls
+
+    def compile_in_turn(self: Any, signature: Any) -> Any:
+        folder = None if inside[0] else _own_folder()
+        if folder is None:
+            return compile_alone(self, signature)
+        with (folder / "compiling.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            inside[0] += 1
+            try:
+                return compile_alone(self, signature)
+            finally:
+                inside[0] -= 1
+
+    compile_in_turn.in_turn = True  # type: ignore[attr-defined]
+    return compile_in_turn
 
 
 def load(petsc_options: Sequence[str] = ()) -> None:

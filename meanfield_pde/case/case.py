@@ -22,7 +22,7 @@ from meanfield_pde.solver.settings import (
     TimeCase,
     check_noise,
 )
-from meanfield_pde.support.checks import choice, real, to_path, whole
+from meanfield_pde.support.checks import choice, duration, real, to_path, whole
 
 MESH_KINDS = ("circle", "sphere", "file")
 FIELDS = ("pvd", "xdmf", "none")
@@ -88,18 +88,33 @@ class OutputCase:
     Attributes:
         directory: the result folder; if relative, then to the current directory.
         fields: "pvd", "xdmf" or "none".
-        checkpoint_every: steps between checkpoints; 0 for none.
+        checkpoint_every: steps between checkpoints, or a time such as "10min"; 0 for none.
     """
 
     directory: Path = Path("results")
     fields: str = "pvd"
-    checkpoint_every: int = 100
+    checkpoint_every: int | str = 100
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", to_path(self.directory, "output.directory"))
         choice(self.fields, "output.fields", FIELDS)
-        every = whole(self.checkpoint_every, "output.checkpoint_every", 0)
-        object.__setattr__(self, "checkpoint_every", every)
+        if isinstance(self.checkpoint_every, str):
+            duration(self.checkpoint_every, "output.checkpoint_every")
+        else:
+            every = whole(self.checkpoint_every, "output.checkpoint_every", 0)
+            object.__setattr__(self, "checkpoint_every", every)
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """Steps between checkpoints; 0 if they follow the clock, or there are none."""
+        return 0 if isinstance(self.checkpoint_every, str) else self.checkpoint_every
+
+    @property
+    def checkpoint_seconds(self) -> float:
+        """Seconds between checkpoints; infinite if they follow the steps."""
+        if isinstance(self.checkpoint_every, str):
+            return duration(self.checkpoint_every, "output.checkpoint_every")
+        return math.inf
 
 
 # Compared by `case.text.differing_keys`: the matrices of an Attention have no truth value for ==.

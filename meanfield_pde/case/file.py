@@ -92,6 +92,8 @@ def parse(text: str) -> Table:
         raise InputError(f"not valid TOML: {error}") from None
     except RecursionError:
         raise InputError("not valid TOML: brackets are nested too deeply") from None
+    except ValueError:  # Python reads no more digits
+        raise InputError("not valid TOML: a number has more than 4300 digits") from None
 
 
 def _sections(document: Table) -> dict[str, Table]:

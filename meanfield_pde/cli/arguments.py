@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 # Adds a command: its name, what it does, and its line in the help.
 Command = Callable[
@@ -27,3 +28,10 @@ def number(text: str) -> float:
 def vector(text: str) -> list[float]:
     """Numbers separated by commas."""
     return [number(part) for part in text.split(",")]
+
+
+def path(text: str) -> Path:
+    """A path; an empty one would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got ''")
+    return Path(text)

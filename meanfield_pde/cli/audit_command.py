@@ -17,7 +17,7 @@ from meanfield_pde.audit.heads import HeadAudit, audit_heads
 from meanfield_pde.audit.layers import TOLERANCE, audit_layers
 from meanfield_pde.audit.measured import read_layers
 from meanfield_pde.audit.weights import Encoder
-from meanfield_pde.cli.arguments import Command, number
+from meanfield_pde.cli.arguments import Command, number, path
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures.audit import draw_audit
 from meanfield_pde.results.tables import write_table
@@ -37,13 +37,13 @@ def add_audit(command: Command) -> None:
     """Add the command to the parser that `command` adds to."""
     parser = command("audit", audit, "a trained encoder's heads, and its tokens layer by layer")
     parser.add_argument(
-        "weights", type=Path, metavar="WEIGHTS", help=".npz, .safetensors, or a folder with one"
+        "weights", type=path, metavar="WEIGHTS", help=".npz, .safetensors, or a folder with one"
     )
     parser.add_argument(
-        "--tokens", type=Path, metavar="LAYERS.npz", help="measured tokens, layers x N x d"
+        "--tokens", type=path, metavar="LAYERS.npz", help="measured tokens, layers x N x d"
     )
     parser.add_argument(
-        "--baseline", type=Path, metavar="LAYERS.npz", help="tokens to test for drift against"
+        "--baseline", type=path, metavar="LAYERS.npz", help="tokens to test for drift against"
     )
     parser.add_argument(
         "--tolerance",
@@ -60,7 +60,7 @@ def add_audit(command: Command) -> None:
         "--directions", type=int, choices=(2, 3), help="of that case: circle or sphere"
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("results/audit"), metavar="DIR", help="results/audit"
+        "--output", type=path, default=Path("results/audit"), metavar="DIR", help="results/audit"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 

@@ -24,6 +24,7 @@ from meanfield_pde.mesh.files import write_surface
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.results import folder as results
 from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.signals import signals_noted
 from meanfield_pde.support.threads import available_cores, set_threads
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.fixed_points import FixedPoints, fixed_points
@@ -48,13 +49,15 @@ def run(options: argparse.Namespace) -> None:
     )
     if options.resume and options.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one")
-    solution = run_case(
-        case,
-        comm=comm,
-        overwrite=options.overwrite,
-        resume=options.resume,
-        quiet=options.quiet,
-    )
+    with signals_noted():
+        solution = run_case(
+            case,
+            comm=comm,
+            overwrite=options.overwrite,
+            resume=options.resume,
+            quiet=options.quiet,
+            however_long=options.however_long,
+        )
     LOG.info(
         "done: t = %g after %d steps in %.1f s; results in %s, figures in %s",
         solution.times[-1],

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import read_case
-from meanfield_pde.cli.arguments import Command, number
+from meanfield_pde.cli.arguments import Command, number, path
 from meanfield_pde.experiments.folder import check_betas, check_counts
 from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
 from meanfield_pde.experiments.sweep import run_sweep
@@ -116,7 +116,7 @@ def _print_json(options: argparse.Namespace, summary: dict[str, Any]) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("case", type=Path, metavar="CASE.toml")
+    parser.add_argument("case", type=path, metavar="CASE.toml")
     parser.add_argument(
         "--beta",
         type=number,
@@ -130,7 +130,7 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
 
 def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help=f"default {what} in the result folder"
+        "--output", type=path, metavar="DIR", help=f"default {what} in the result folder"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
     parser.add_argument("--json", action="store_true", help="print the summary")

@@ -1,17 +1,22 @@
 """The command line: a thin layer over the Python API.
 
-Exit codes: 0 done, 1 the computation failed, 2 the input is wrong, 3 tokens deviate. Errors are one
-line on standard error, printed once whatever the number of ranks; a traceback only with --debug.
+Exit codes: 0 done, 1 the computation failed, 2 the input is wrong, 3 tokens deviate, 75 stopped by
+a signal with everything saved, 130 after Ctrl-C. Errors are one line on standard error, printed
+once whatever the number of ranks; a traceback only with --debug.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import logging
+import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -20,9 +25,14 @@ from petsc4py import PETSc
 from meanfield_pde.cli.options import add_commands
 from meanfield_pde.cli.petsc_options import petsc_options
 from meanfield_pde.errors import InputError, MeanfieldError
+from meanfield_pde.support.files import writing
+from meanfield_pde.support.ranks import on_root
+
+LOG = logging.getLogger("meanfield_pde")
 
 # Ranks that fail together wait this long for each other before they end those that did not.
 PATIENCE = 20.0
+LONGEST_LINE = 280  # characters of a message
 PETSC_NOTE = "Options of PETSc, such as -ts_ssp_type rks3 or -log_view, are given after all others."
 
 
@@ -73,17 +83,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(given: list[str]) -> int:
     comm = MPI.COMM_WORLD
     debug = "--debug" in given
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # see `_platform`
+    _speak_any_encoding()
+    if not debug:  # what is not finite is found and named where it matters
+        warnings.simplefilter("ignore", RuntimeWarning)
     # PETSc's handler would turn a closed pipe, or a batch system's SIGTERM, into pages of advice.
     PETSc.Sys.popSignalHandler()
     try:
         ours, petsc = _split_petsc(given)
         options = build_parser().parse_args(ours)
-        _start_logging(quiet=getattr(options, "quiet", False))
+        _start_logging(getattr(options, "log", None), quiet=getattr(options, "quiet", False))
         with petsc_options(petsc):
             options.action(options)
     except MeanfieldError as error:  # as a rule raised by every rank
         if comm.rank == 0:
-            _report(str(error), debug)
+            _report(f"{error} ({error.options})" if error.options else str(error), debug)
+            LOG.debug("%s", error)
         if _all_arrive():
             return error.exit_code
         if comm.rank != 0:
@@ -92,6 +107,9 @@ def _run(given: list[str]) -> int:
     except KeyboardInterrupt:
         _report("interrupted", debug)
         return _end_all(130)
+    except MemoryError:
+        _report(f"there is not enough memory (rank {comm.rank}); take fewer cells or tokens", debug)
+        return _end_all(1)
     except Exception as error:  # a bug on one rank must not leave the others waiting
         hint = "" if debug else "; --debug gives the traceback"
         _report(f"{type(error).__name__}: {error} (rank {comm.rank}{hint})", debug)
@@ -99,19 +117,48 @@ def _run(given: list[str]) -> int:
     return 0
 
 
-def _start_logging(*, quiet: bool) -> None:
-    """Messages of the package on standard error, those of the first rank only."""
-    logger = logging.getLogger("meanfield_pde")
-    logger.handlers = [logging.StreamHandler(sys.stderr)]
+def _start_logging(log: Path | None, *, quiet: bool) -> None:
+    """Messages of the package on standard error, and in a file; those of the first rank only."""
     first = MPI.COMM_WORLD.rank == 0
-    logger.setLevel(logging.INFO if first and not quiet else logging.ERROR)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setLevel(logging.WARNING if quiet else logging.INFO)
+    if sys.stderr.isatty():  # there is a bar
+        shown.addFilter(lambda record: not record.name.endswith(".progress"))
+    for handler in LOG.handlers:
+        handler.close()
+    LOG.handlers = [shown]
+    LOG.propagate = False
+    LOG.setLevel(logging.DEBUG if first and log is not None else logging.INFO)
+    if not first:
+        LOG.setLevel(logging.ERROR)
+    if log is None:
+        return
+
+    def open_log() -> None:
+        with writing(log):
+            kept = logging.FileHandler(log, encoding="utf-8")
+        kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        LOG.addHandler(kept)
+        LOG.debug("%s", " ".join(sys.argv))
+
+    on_root(MPI.COMM_WORLD, open_log)
+
+
+def _speak_any_encoding() -> None:
+    """Let a terminal that knows ASCII only show a question mark instead of a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _report(message: str, debug: bool) -> None:
     """An error in one line, after its traceback if that is wanted."""
     if debug:
         traceback.print_exc()
-    print(f"meanfield-pde: {' '.join(message.splitlines())}", file=sys.stderr, flush=True)
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
+    if len(line) > LONGEST_LINE:  # the end may hold the remedy
+        line = f"{line[: LONGEST_LINE - 110]} ... {line[-105:]}"
+    print(f"meanfield-pde: {line}", file=sys.stderr, flush=True)
 
 
 def _all_arrive() -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from meanfield_pde.cli import commands
-from meanfield_pde.cli.arguments import Command, number, vector
+from meanfield_pde.cli.arguments import Command, number, path, vector
 from meanfield_pde.cli.audit_command import add_audit
 from meanfield_pde.cli.experiment_commands import add_experiments
 
@@ -22,15 +20,19 @@ def add_commands(command: Command) -> None:
 
 def _add_runs(command: Command) -> None:
     run = command("run", commands.run, "solve a case and write its result folder")
-    run.add_argument("case", type=Path, metavar="CASE.toml")
-    run.add_argument("--output", type=Path, metavar="DIR", help="instead of [output] directory")
+    run.add_argument("case", type=path, metavar="CASE.toml")
+    run.add_argument("--output", type=path, metavar="DIR", help="instead of [output] directory")
     run.add_argument("--until", type=number, metavar="T", help="instead of [time] until")
     run.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
-    run.add_argument("--overwrite", action="store_true", help="replace the results of another case")
+    run.add_argument("--overwrite", action="store_true", help="replace the results that are there")
     run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
+    run.add_argument(
+        "--however-long", action="store_true", help="more than 1e9 steps are meant, not a slip"
+    )
+    run.add_argument("--log", type=path, metavar="FILE", help="add messages, with times, to a file")
 
     limit = command("limit", commands.limit, "spectrum, projection, rates and predicted times")
-    limit.add_argument("case", type=Path, metavar="CASE.toml")
+    limit.add_argument("case", type=path, metavar="CASE.toml")
     limit.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -38,7 +40,7 @@ def _add_measures(command: Command) -> None:
     distance = command("wasserstein", commands.distance, "distance of two measures, certified")
     for name in ("first", "second"):
         distance.add_argument(
-            name, type=Path, metavar=name.upper(), help="an .npz measure, or a result folder"
+            name, type=path, metavar=name.upper(), help="an .npz measure, or a result folder"
         )
     distance.add_argument("--p", type=int, choices=(1, 2), default=1, help="order, default 1")
     distance.add_argument("--cost", choices=("geodesic", "chordal"), default="geodesic")
@@ -53,7 +55,7 @@ def _add_measures(command: Command) -> None:
 
 def _add_particles(command: Command) -> None:
     tokens = command("tokens", commands.tokens, "simulate tokens drawn from the initial density")
-    tokens.add_argument("case", type=Path, metavar="CASE.toml")
+    tokens.add_argument("case", type=path, metavar="CASE.toml")
     tokens.add_argument("--count", type=int, required=True, metavar="N", help="number of tokens")
     tokens.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw, default 0")
     tokens.add_argument("--until", type=number, metavar="T", help="instead of [time] until")
@@ -61,12 +63,12 @@ def _add_particles(command: Command) -> None:
         "--step", type=number, metavar="H", help="Euler steps of H instead of Runge-Kutta"
     )
     tokens.add_argument(
-        "--output", type=Path, metavar="FILE", help=".npz; default tokens.npz in the result folder"
+        "--output", type=path, metavar="FILE", help=".npz; default tokens.npz in the result folder"
     )
 
     compare = command("compare", commands.compare, "compare a particle code with the density")
-    compare.add_argument("result", type=Path, metavar="RESULT_DIR")
-    compare.add_argument("tokens", type=Path, metavar="TOKENS", help=".npz or .csv")
+    compare.add_argument("result", type=path, metavar="RESULT_DIR")
+    compare.add_argument("tokens", type=path, metavar="TOKENS", help=".npz or .csv")
     compare.add_argument(
         "--layer-step", type=number, metavar="H", help="times in the file count layers of length H"
     )
@@ -84,10 +86,10 @@ def _add_meshes_and_figures(command: Command) -> None:
         "--grade-to", type=vector, metavar="X,Y[,Z]", help="axis toward which cells get smaller"
     )
     mesh.add_argument("--grade", type=number, metavar="G", help="how much: 1 is not at all")
-    mesh.add_argument("--output", type=Path, required=True, metavar="FILE.xdmf")
+    mesh.add_argument("--output", type=path, required=True, metavar="FILE.xdmf")
 
     plot = command("plot", commands.plot, "draw the figures of a result folder again")
-    plot.add_argument("result", type=Path, metavar="RESULT_DIR")
+    plot.add_argument("result", type=path, metavar="RESULT_DIR")
     plot.add_argument("--animate", action="store_true", help="figures/density.gif, too")
 
     command("info", commands.info, "versions, cores and threads")

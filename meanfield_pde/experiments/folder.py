@@ -16,7 +16,7 @@ from meanfield_pde.case.text import case_text, differing_keys
 from meanfield_pde.errors import InputError
 from meanfield_pde.results.folder import CASE, DENSITY
 from meanfield_pde.support.checks import real, whole
-from meanfield_pde.support.files import replace_text
+from meanfield_pde.support.files import make_folder, replace_text
 
 
 def open_folder(directory: Path, case: Case, *, ignore: Iterable[str]) -> None:
@@ -42,11 +42,8 @@ def open_folder(directory: Path, case: Case, *, ignore: Iterable[str]) -> None:
                 f"{directory}: holds an experiment with another case, which differs in "
                 f"{', '.join(keys[:3])}; choose another folder"
             )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        replace_text(found, text)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot write the results ({error.strerror})") from error
+    make_folder(directory)
+    replace_text(found, text)
 
 
 def check_betas(

@@ -9,17 +9,20 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import case_text
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.experiments.case_mesh import case_mesh
+from meanfield_pde.experiments.cost import check_memory, check_steps
 from meanfield_pde.experiments.summary import summarise
 from meanfield_pde.figures.density import draw_density
 from meanfield_pde.figures.distances import draw_distances
 from meanfield_pde.history.history import History
+from meanfield_pde.history.store import Store
 from meanfield_pde.results.checkpoint import restore_checkpoint
 from meanfield_pde.results.folder import check_folder, claim_folder, read_result
+from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.paraview import FieldWriter
-from meanfield_pde.results.progress import ProgressBar
-from meanfield_pde.results.tables import write_summary
+from meanfield_pde.results.progress import ProgressBar, ProgressLines
+from meanfield_pde.results.tables import read_summary, write_summary
 from meanfield_pde.results.writer import ResultWriter, density_store
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
@@ -37,34 +40,74 @@ def run_case(
     overwrite: bool = False,
     resume: bool = False,
     quiet: bool = False,
+    however_long: bool = False,
 ) -> Solution:
     """Solve a case and write its result folder. Collective.
+
+    Finished results of the same case are left as they are, and returned.
 
     Args:
         case: what to solve.
         comm: the ranks that share the work.
-        overwrite: replace the results of another case in the output folder.
+        overwrite: replace the results in the output folder, finished or not.
         resume: go on from the checkpoint in the output folder.
         quiet: show no progress bar.
+        however_long: do not refuse a run of more than 1e9 steps.
 
     Returns:
         The solution, whose densities are in the folder and read when they are asked for.
     """
     directory, text = case.output.directory, case_text(case)
 
-    def check() -> None:
-        check_folder(directory, text, source=case.source, overwrite=overwrite, resume=resume)
+    def check() -> bool:
+        return check_folder(directory, text, source=case.source, overwrite=overwrite, resume=resume)
 
-    on_root(comm, check)
-    simulation = _simulation(case, comm)
+    if on_root(comm, check):
+        LOG.warning(
+            "%s: holds the finished results of this case; they are left as they are", directory
+        )
+        return _finished(case, comm)
+    check_memory(case.mesh, comm)
+    lock = FolderLock(directory)
+    simulation: Simulation | None = None
     try:
-        _open_folder(simulation, case, text, resume=resume)
+        if resume:
+            on_root(comm, lock.acquire)
+        simulation = _simulation(case, comm)
+        if not resume:
+            on_root(comm, lock.acquire)
+            on_root(comm, check)  # another run may have been there since
+        store, saved = _taken_up(simulation, case, text) if resume else (None, 0)
+        _announce(simulation, case)
+        check_steps(simulation, case.time.until, however_long=however_long)
+        _open_folder(simulation, case, text, store, saved)
         simulation.run(case.time.save_times, _observers(case, quiet))
         solution = simulation.solution()
         on_root(comm, _conclude, directory, simulation, solution)
     finally:
-        simulation.close()
+        lock.release()
+        if simulation is not None:
+            simulation.close()
     return solution
+
+
+def _finished(case: Case, comm: MPI.Comm) -> Solution:
+    """The results in its folder as the solution of a case. Collective."""
+    directory = case.output.directory
+    summary = on_root(comm, read_summary, directory)
+    result = read_result(directory)
+    return Solution(
+        attention=result.attention,
+        cells=result.cells,
+        store=result.store,
+        history=result.history,
+        limit=result.limit,
+        cost=result.cost,
+        steps=int(summary["steps"]),
+        rejected=int(summary["rejected_steps"]),
+        wall_time=float(summary["wall_time_seconds"]),
+        mesh=case_mesh(case.mesh, case.attention, comm),
+    )
 
 
 def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
@@ -82,25 +125,35 @@ def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
         raise InputError(f"{case.source}: {error}" if case.source else str(error)) from None
 
 
-def _open_folder(simulation: Simulation, case: Case, text: str, *, resume: bool) -> None:
-    """Make the folder, or take up the run that is in it; refused before anything is written."""
+def _taken_up(simulation: Simulation, case: Case, text: str) -> tuple[Store, int]:
+    """Put the simulation where its checkpoint stands: the store, and the times it knows of."""
+    store = density_store(case.output.directory, simulation, text)
+    saved = restore_checkpoint(case.output.directory, simulation, store)
+    simulation.ahead(case.time.save_times)  # refuses times that are past
+    return store, saved
+
+
+def _open_folder(
+    simulation: Simulation, case: Case, text: str, store: Store | None, saved: int
+) -> None:
+    """Make the folder, or take up the run that is in it, if there is a store of it. Collective."""
     directory, comm = case.output.directory, simulation.comm
-    if resume:
-        store = density_store(directory, simulation, text)
-        saved = restore_checkpoint(directory, simulation, store)
-        simulation.ahead(case.time.save_times)  # refuses times that are past
+    resume = store is not None
     on_root(comm, lambda: claim_folder(directory, text, resume=resume))
-    if resume:
+    if store is not None:
         store.truncate(saved)
         LOG.info(
             "resumed at t = %.6g, step %d", simulation.evolution.time, simulation.evolution.step
         )
     else:
         simulation.store = density_store(directory, simulation, text)
+
+
+def _announce(simulation: Simulation, case: Case) -> None:
     LOG.info(
         "%d cells, %s x %s, to t = %g",
         simulation.evolution.equation.volumes.global_cells,
-        _counted(comm.size, "rank"),
+        _counted(simulation.comm.size, "rank"),
         _counted(simulation.threads, "thread"),
         case.time.until,
     )
@@ -108,9 +161,11 @@ def _open_folder(simulation: Simulation, case: Case, text: str, *, resume: bool)
 
 def _observers(case: Case, quiet: bool) -> list[Observer]:
     directory = case.output.directory
-    observers: list[Observer] = [ResultWriter(directory, case.output.checkpoint_every)]
-    if case.output.fields != "none":
-        observers.append(FieldWriter(directory, case.output.fields))
+    output = case.output
+    writer = ResultWriter(directory, output.checkpoint_steps, output.checkpoint_seconds)
+    observers: list[Observer] = [ProgressLines(), writer]
+    if output.fields != "none":
+        observers.append(FieldWriter(directory, output.fields))
     if not quiet:
         observers.append(ProgressBar())
     return observers
@@ -119,7 +174,10 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
 def _conclude(directory: Path, simulation: Simulation, solution: Solution) -> None:
     """Figures and summary, on rank 0."""
     phases = phases_of_history(solution.history, simulation.projection)
-    _draw(directory, solution, simulation.projection, phases)
+    try:
+        _draw(directory, solution, simulation.projection, phases)
+    except (StorageError, InputError) as error:  # the results are safe, and `plot` draws them again
+        LOG.warning("no figures: %s", error)
     write_summary(directory, summarise(simulation, solution, phases))
 
 

@@ -17,7 +17,7 @@ from meanfield_pde.figures import mollweide
 from meanfield_pde.history.history import History
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
-from meanfield_pde.support.files import replace_file
+from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 NAME = "density.gif"
@@ -41,7 +41,7 @@ def animate(result: Result) -> Path:
     chosen = figures.evenly(len(result.times), MOST_FRAMES)
     moving = FuncAnimation(figure, update, frames=chosen.tolist(), init_func=lambda: None)
     path = result.directory / FIGURES / NAME
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     writer = PillowWriter(fps=FRAMES_PER_SECOND)
     replace_file(path, lambda temporary: moving.save(temporary, writer, dpi=_DPI))
     return path

@@ -18,7 +18,7 @@ from meanfield_pde.attention.layers import Layers
 from meanfield_pde.figures import mollweide
 from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
-from meanfield_pde.support.files import replace_file
+from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.spectrum import EigenSpace
 
@@ -46,7 +46,7 @@ def evenly(count: int, most: int) -> np.ndarray:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG."""
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     FigureCanvasAgg(figure)
     replace_file(path, lambda temporary: figure.savefig(temporary, dpi=150))
     return path

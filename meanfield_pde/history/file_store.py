@@ -28,7 +28,8 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.store import CELLS, MASSES, ZERO_MASSES, Arrays, Store
-from meanfield_pde.support.files import append, replace_file
+from meanfield_pde.support.files import append, replace_file, writing
+from meanfield_pde.support.hdf5 import UNREADABLE, new_hdf5
 from meanfield_pde.support.ranks import on_root
 
 _MAGIC = b"density\n"
@@ -136,10 +137,11 @@ class FileStore(Store):
     def _replace(self) -> None:
         """Write a file with all times, one at a time, and then empty the journal."""
         replace_file(self.path, self._write)
-        self._journal.unlink(missing_ok=True)
+        with writing(self._journal):
+            self._journal.unlink(missing_ok=True)
 
     def _write(self, path: Path) -> None:
-        with h5py.File(path, "w") as file:
+        with new_hdf5(path) as file:
             for name, constant in self._constants.items():
                 file[name] = constant
             file[_TIMES] = np.array(self.times)
@@ -175,7 +177,7 @@ class FileStore(Store):
                 with h5py.File(self.path) as file:
                     times = [float(time) for time in file[_TIMES][()]]
                     names = _time_series(file, len(times))
-            except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+            except UNREADABLE as error:
                 raise InputError(f"{self.path}: not a readable density file ({error})") from error
         folded = len(times)
         # A journal that was put into the file just before the program was killed is still there.

@@ -24,7 +24,8 @@ from dolfinx import mesh as dolfinx_mesh
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.checks import check_surface
 from meanfield_pde.mesh.surface import Surface, build_mesh, on_sphere
-from meanfield_pde.support.files import flush
+from meanfield_pde.support.files import flush, writing
+from meanfield_pde.support.hdf5 import new_hdf5
 
 _GMSH_HINT = "reading a .msh file needs gmsh: pip install 'meanfield_pde[gmsh]'"
 _GMSH_LINE, _GMSH_TRIANGLE = 1, 2
@@ -82,12 +83,12 @@ def write_surface(path: str | Path, surface: Surface) -> None:
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
     data = path.with_suffix(".h5")
-    try:
+    with writing(path):
         # The XDMF file names its HDF5 file, so both are written under their final names elsewhere.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mesh-") as scratch:
             new_data, new_path = Path(scratch) / data.name, Path(scratch) / path.name
             # Not compressed: the HDF5 of the PyPI build of DOLFINx cannot read compressed data.
-            with h5py.File(new_data, "w") as file:
+            with new_hdf5(new_data) as file:
                 file["/Mesh/mesh/topology"] = np.asarray(surface.cells, dtype=np.int64)
                 file["/Mesh/mesh/geometry"] = np.asarray(surface.points, dtype=np.float64)
             new_path.write_bytes(_xdmf_text(surface, data.name))
@@ -98,8 +99,6 @@ def write_surface(path: str | Path, surface: Surface) -> None:
             os.replace(new_data, data)
             os.replace(new_path, path)
         flush(path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot write the mesh: {error.strerror or error}") from error
 
 
 def _xdmf_text(surface: Surface, data_name: str) -> bytes:

@@ -2,12 +2,17 @@
 
 The masses are stored in the mesh's input order and restored bit for bit on any number of ranks, so
 that a run that was stopped and resumed gives the same results as one that was not.
+
+The checkpoint before is kept until the next: a file that does not check, by a checksum over all
+that is in it, is passed over with a warning, and the run goes on from the one before. Both are
+needed on disks that lose what they said was written; a killed run leaves the newest whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +22,17 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.store import MASSES, Store
 from meanfield_pde.mesh.cells import Cells
-from meanfield_pde.results.names import CHECKPOINT, DENSITY
+from meanfield_pde.results.names import CHECKPOINT, DENSITY, PREVIOUS
+from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.following import MOST_CELLS
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support.files import replace_file
+from meanfield_pde.support.hdf5 import CHECKSUM, UNREADABLE, digest, new_hdf5
 from meanfield_pde.support.ranks import on_root
+
+# The shapes of the arrays of an evolution by name; None if the mesh moves.
+Shapes = dict[str, tuple[int, ...] | None]
+LOG = logging.getLogger("meanfield_pde")
 
 # Attributes of an evolution.
 _CLOCK = {"time": float, "step": int, "rejected": int, "limited": int, "split_limit": float}
@@ -31,7 +43,7 @@ def write_checkpoint(directory: Path, simulation: Simulation) -> None:
     states = {name: one.record() for name, one in simulation.evolutions.items()}
 
     def write(path: Path) -> None:
-        with h5py.File(path, "w") as file:
+        with new_hdf5(path) as file:
             file.attrs["mesh"] = _mesh_hash(simulation.cells)
             file.attrs["wall_time"] = simulation.wall_time
             file.attrs["saved"] = len(simulation.store)
@@ -46,9 +58,10 @@ def write_checkpoint(directory: Path, simulation: Simulation) -> None:
             file.attrs["columns"] = list(simulation.rows[0]) if simulation.rows else []
             if simulation.distances is not None:
                 file.attrs["open_distances"] = json.dumps(simulation.distances.open)
+            file.attrs[CHECKSUM] = digest(file)
 
-    if simulation.comm.rank == 0:
-        replace_file(directory / CHECKPOINT, write)
+    path = directory / CHECKPOINT
+    on_root(simulation.comm, lambda: replace_file(path, write, keep=directory / PREVIOUS))
 
 
 def restore_checkpoint(directory: Path, simulation: Simulation, store: Store) -> int:
@@ -62,60 +75,125 @@ def restore_checkpoint(directory: Path, simulation: Simulation, store: Store) ->
     Returns:
         How many saved times the checkpoint knows of.
     """
-    path = directory / CHECKPOINT
-    data = on_root(simulation.comm, _read, path, simulation)
-    if len(store) < data["saved"]:
-        raise InputError(
-            f"{path}: was written when {data['saved']} times were saved, but there are "
-            f"{len(store)} in {DENSITY}; start again and overwrite"
-        )
-    # The case names files, which may have changed; the masses made of them are still there.
     start = simulation.evolution.state.gather()[MASSES]
+    expected = {name: _shapes(one) for name, one in simulation.evolutions.items()}
+    path, data = on_root(simulation.comm, _newest, directory, simulation, expected, len(store))
+    # The case names files, which may have changed; the masses made of them are still there.
     if data["saved"] and not _same(store.read(0), start):
         raise InputError(
             f"{path}: the checkpoint was made from another initial density; has a file that the "
-            "case names changed? Start again with --overwrite"
+            "case names changed? Start again, and overwrite it",
+            "--overwrite",
         )
     for name, evolution in simulation.evolutions.items():
         arrays, at = data[name]
-        try:
-            evolution.restore(arrays, time=at["time"], step=at["step"])
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+        evolution.restore(arrays, time=at["time"], step=at["step"])
         evolution.rejected = at["rejected"]
         evolution.limited, evolution.split_limit = at["limited"], at["split_limit"]
     simulation.wall_time = data["wall_time"]
     simulation.store = store
     if simulation.distances is not None:
-        simulation.distances.open = json.loads(data["open_distances"])
+        simulation.distances.open = data["open_distances"]
     simulation.rows = [dict(zip(data["columns"], row, strict=True)) for row in data["history"]]
     return int(data["saved"])
 
 
-def _read(path: Path, simulation: Simulation) -> dict[str, Any]:
+def _newest(
+    directory: Path, simulation: Simulation, expected: dict[str, Shapes], stored: int
+) -> tuple[Path, dict[str, Any]]:
+    """The newest checkpoint that is whole, and its path; the error of the first if none is."""
+    failure: InputError | None = None
+    for path in (directory / CHECKPOINT, directory / PREVIOUS):
+        if not path.exists():
+            continue
+        try:
+            data = _read(path, simulation, expected, stored)
+        except InputError as error:
+            failure = failure or error
+            continue
+        if failure is not None:
+            LOG.warning("%s; going on from %s, t = %.6g", failure, path, data["state"][1]["time"])
+        return path, data
+    raise failure or InputError(f"{directory}: nothing to resume, there is no {CHECKPOINT}")
+
+
+def _read(
+    path: Path, simulation: Simulation, expected: dict[str, Shapes], stored: int
+) -> dict[str, Any]:
     try:
         with h5py.File(path) as file:
+            # Checkpoints of version 0.1 have none.
+            if CHECKSUM in file.attrs and file.attrs[CHECKSUM] != digest(file):
+                raise InputError(f"{path}: not a readable checkpoint (its checksum is wrong)")
             if file.attrs["mesh"] != _mesh_hash(simulation.cells):
                 raise InputError(f"{path}: the checkpoint was made on another mesh")
             data: dict[str, Any] = {}
-            for name in simulation.evolutions:
+            for name, shapes in expected.items():
                 group = file[name]
+                _check_shapes(group, shapes)
                 arrays = {key: group[key][()] for key in group}
                 data[name] = (arrays, {key: kind(group.attrs[key]) for key, kind in _CLOCK.items()})
-            data["history"] = [[float(value) for value in row] for row in file["history"][()]]
-            data["saved"] = int(file.attrs["saved"])
+            saved = int(file.attrs["saved"])
+            data["saved"] = saved
             data["wall_time"] = float(file.attrs["wall_time"])
-            data["columns"] = list(file.attrs["columns"])
-            data["open_distances"] = file.attrs.get("open_distances", "{}")
+            data["columns"] = [str(name) for name in file.attrs["columns"]]
+            if file["history"].shape[:1] != (saved,):
+                raise ValueError(f"history must have {saved} rows")
+            data["history"] = [[float(value) for value in row] for row in file["history"][()]]
+            data["open_distances"] = json.loads(file.attrs.get("open_distances", "{}"))
     except InputError:
         raise
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a readable checkpoint ({error})") from error
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"{path}: not a readable checkpoint ({reason})") from error
+    _check(path, data, expected)
+    if stored < saved:
+        raise InputError(
+            f"{path}: was written when {saved} times were saved, but there are "
+            f"{stored} in {DENSITY}; start again and overwrite"
+        )
     return data
+
+
+def _shapes(evolution: Evolution) -> Shapes:
+    """The shapes of the arrays that a checkpoint has to hold; of one that moves, their names."""
+    return {
+        name: None if evolution.follower is not None else array.shape
+        for name, array in evolution.record().items()
+    }
+
+
+def _check_shapes(group: h5py.Group, shapes: Shapes) -> None:
+    """Before anything is read: nothing larger than the state is."""
+    found = {key: group[key].shape for key in group}
+    if None in shapes.values():
+        cells = found.get("leaf_keys", (0,))[0]
+        sizes = {shape[0] for key, shape in found.items() if key != "leaf_changes"}
+        fits = found.keys() == shapes.keys() and sizes == {cells} and cells <= MOST_CELLS
+    else:
+        fits = found == shapes
+    if not fits:
+        raise ValueError(f"{group.name[1:]} is not the state of this case on its mesh")
 
 
 def _same(masses: np.ndarray, others: np.ndarray) -> bool:
     return masses.shape == others.shape and np.allclose(masses, others, rtol=1e-9, atol=0)
+
+
+def _check(path: Path, data: dict[str, Any], expected: dict[str, Shapes]) -> None:
+    """Refuse numbers that no run writes."""
+    for name in expected:
+        arrays, at = data[name]
+        masses = arrays[MASSES]
+        if not all(np.isrealobj(a) and a.dtype.kind in "fiu" for a in arrays.values()):
+            raise InputError(f"{path}: not a readable checkpoint ({name} is not numbers)")
+        if not all(np.isfinite(a).all() for a in arrays.values()) or (masses < 0).any():
+            raise InputError(f"{path}: not a readable checkpoint (masses are not finite and >= 0)")
+        if not (np.isfinite(at["time"]) and at["time"] >= 0 and at["step"] >= 0):
+            raise InputError(f"{path}: not a readable checkpoint (its time is {at['time']})")
+    widths = {len(row) for row in data["history"]}
+    if widths and widths != {len(data["columns"])}:
+        raise InputError(f"{path}: not a readable checkpoint (rows do not fit the columns)")
 
 
 def _mesh_hash(cells: Cells) -> str:

@@ -7,7 +7,7 @@
                     if the mesh follows the mass, the arrays of all times one after the other,
                     /offsets saying where each time begins, and /coarsest, the mesh it began as
     density.journal the latest densities, until density.h5 takes them in (`FileStore`)
-    checkpoint.h5   the state of the evolution, for a restart
+    checkpoint.h5   the state of the evolution, for a restart; checkpoint.previous.h5 the one before
     summary.json    what was concluded
     fields/         the density for ParaView
     figures/        PNG files
@@ -18,8 +18,10 @@ are read; a run that is killed leaves valid ones.
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import h5py
@@ -27,7 +29,7 @@ import h5py
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import attention_of, parse, read_case
 from meanfield_pde.case.text import differing_keys, same_case, same_problem
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import CELLS
@@ -40,12 +42,21 @@ from meanfield_pde.results.names import (
     DENSITY,
     FIELDS,
     FIGURES,
+    FILES,
     HISTORY,
+    PREVIOUS,
     SUMMARY,
+    is_ours,
 )
 from meanfield_pde.results.tables import read_history
 from meanfield_pde.solver.settings import CompareCase
-from meanfield_pde.support.files import remove, remove_leftovers, replace_text
+from meanfield_pde.support.files import (
+    make_folder,
+    remove_file,
+    remove_leftovers,
+    replace_text,
+    writing,
+)
 from meanfield_pde.wasserstein.measure import Measure
 
 
@@ -126,7 +137,7 @@ def _constants(path: Path) -> tuple[Cells, Measure | None]:
 
 def check_folder(
     directory: Path, case: str, *, source: Path | None, overwrite: bool, resume: bool
-) -> None:
+) -> bool:
     """Refuse a result folder that holds something else; nothing is written.
 
     Args:
@@ -135,55 +146,100 @@ def check_folder(
         source: the file it came from.
         overwrite: replace the results that are there, whatever case they came from.
         resume: go on from the checkpoint that is there.
+
+    Returns:
+        Whether it holds the finished results of this case, and is not to be touched.
     """
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory}: the output directory is a file")
-    present = [name for name in ALL if (directory / name).exists()]
+    present = [name for name in ALL if os.path.lexists(directory / name)]
     if resume:
-        if not {CHECKPOINT, CASE} <= set(present):
-            raise InputError(f"{directory}: nothing to resume, there is no {CHECKPOINT}")
-        text = _case_text(directory)
-        if not same_problem(text, case):
-            raise InputError(
-                f"{directory}: holds a checkpoint of another case, which differs in "
-                f"{_differences(text, case)}; only [time] and [output] may change on --resume"
-            )
-        return
-    if not present:
-        return
-    if CASE not in present:  # never delete what only has the name of a result
+        _check_resumed(directory, case, present)
+    elif present and CASE not in present:  # never delete what only has the name of a result
         raise InputError(
             f"{directory}: not a result folder, but it holds {present[0]}, which the results "
-            "would replace; choose another --output"
+            "would replace; choose another folder",
+            "--output",
         )
+    elif present:
+        _check_present(directory, case, source=source, overwrite=overwrite)
+        if not overwrite and present != [CASE]:
+            if SUMMARY in present:
+                return True
+            _refuse_stopped(directory, present)
+    for name in (FIELDS, FIGURES):
+        if name in present and not (directory / name).is_dir():
+            raise StorageError(f"{directory / name}: cannot be written, it is not a folder")
+    return False
+
+
+def _check_resumed(directory: Path, case: str, present: list[str]) -> None:
+    if CASE not in present or not {CHECKPOINT, PREVIOUS} & set(present):
+        raise InputError(f"{directory}: nothing to resume, there is no {CHECKPOINT}")
+    text = _case_text(directory)
+    if not same_problem(text, case):
+        raise InputError(
+            f"{directory}: holds a checkpoint of another case, which differs in "
+            f"{_differences(text, case)}; only [time] and [output] may change when a run is resumed"
+        )
+
+
+def _check_present(directory: Path, case: str, *, source: Path | None, overwrite: bool) -> None:
+    """Refuse the results of another case, unless they are to be overwritten."""
     found = directory / CASE
     if source is not None and source.resolve() == found.resolve():
         if not same_case(_case_text(directory), case):
             raise InputError(
                 f"{directory}: the results would replace the case file {source} itself; choose "
-                "another --output"
+                "another folder",
+                "--output",
             )
     elif not overwrite and not same_case(text := _case_text(directory), case):
         raise InputError(
             f"{directory}: holds results of another case, which differs in "
-            f"{_differences(text, case)}; choose another --output, or replace them with --overwrite"
+            f"{_differences(text, case)}; choose another folder, or overwrite them",
+            "--output or --overwrite",
         )
+
+
+def _refuse_stopped(directory: Path, present: list[str]) -> None:
+    if {CHECKPOINT, PREVIOUS} & set(present):
+        raise InputError(
+            f"{directory}: holds a run of this case that was stopped; resume it, or overwrite it",
+            "--resume or --overwrite",
+        )
+    raise InputError(
+        f"{directory}: holds a run of this case that was stopped before its first checkpoint; "
+        "overwrite it",
+        "--overwrite",
+    )
 
 
 def claim_folder(directory: Path, case: str, *, resume: bool) -> None:
     """Make the result folder, without results unless they are resumed, and write case.toml."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for folder in (directory, directory / FIELDS, directory / FIGURES):
-            remove_leftovers(folder)
+    make_folder(directory)
+    with writing(directory):
+        for name in FILES:
+            remove_leftovers(directory / name, partial(is_ours, name))
         # case.toml stays until it is replaced: a folder without it is not known for a result.
         # What was concluded is no longer true of a run that goes on.
-        for name in (SUMMARY,) if resume else ALL:
-            if name != CASE:
-                remove(directory / name)
-        replace_text(directory / CASE, case)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot write the results ({error.strerror})") from error
+        remove_file(directory / SUMMARY)
+        if not resume:
+            _remove_results(directory)
+    replace_text(directory / CASE, case)
+
+
+def _remove_results(directory: Path) -> None:
+    """Remove the files that a run has written, and its folders if nothing else is in them."""
+    for folder, names in FILES.items():
+        within = directory / folder
+        found = [path.name for path in within.iterdir()] if within.is_dir() else []
+        for known in names:
+            for name in found:
+                if name != CASE and re.fullmatch(known, name):
+                    remove_file(within / name)
+        if folder and within.is_dir() and not within.is_symlink() and not list(within.iterdir()):
+            within.rmdir()
 
 
 def _case_text(directory: Path) -> str:

@@ -14,13 +14,14 @@ import base64
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import h5py
 import numpy as np
 
 from meanfield_pde.history.store import MASSES
 from meanfield_pde.results.names import FIELDS
 from meanfield_pde.solver.simulation import Observer, Simulation
-from meanfield_pde.support.files import replace_file, replace_text
+from meanfield_pde.support.files import make_folder, replace_file, replace_text
+from meanfield_pde.support.hdf5 import new_hdf5
+from meanfield_pde.support.ranks import on_root
 
 _VTK_CELLS = {2: 3, 3: 5}  # line, triangle
 _XDMF_CELLS = {2: "Polyline", 3: "Triangle"}
@@ -61,18 +62,19 @@ class FieldWriter(Observer):
             self._cells = _outward(volumes.vertices, self._cells)
         self._points = np.zeros((len(volumes.vertices), 3))
         self._points[:, : volumes.dimension] = volumes.vertices
-        if simulation.comm.rank == 0:
-            self._folder.mkdir(exist_ok=True)
-            if self._kind == "xdmf" and not self._moves:
-                mesh = {"points": self._points, "cells": self._cells}
-                self._write_arrays(self._folder / "mesh.h5", **mesh)
-            for index in range(len(simulation.store)):
-                self._write(simulation, index)
+        on_root(simulation.comm, self._begin, simulation)
 
     def saved(self, simulation: Simulation) -> None:
-        """Write the density at the time just saved."""
-        if simulation.comm.rank == 0:
-            self._write(simulation, len(simulation.store) - 1)
+        """Write the density at the time just saved. Collective."""
+        on_root(simulation.comm, self._write, simulation, len(simulation.store) - 1)
+
+    def _begin(self, simulation: Simulation) -> None:
+        make_folder(self._folder)
+        if self._kind == "xdmf" and not self._moves:
+            mesh = {"points": self._points, "cells": self._cells}
+            self._write_arrays(self._folder / "mesh.h5", **mesh)
+        for index in range(len(simulation.store)):
+            self._write(simulation, index)
 
     def _write(self, simulation: Simulation, index: int) -> None:
         """The file of one time, then the index of all up to it."""
@@ -122,7 +124,7 @@ class FieldWriter(Observer):
 
     def _write_arrays(self, path: Path, **arrays: np.ndarray) -> None:
         def write(temporary: Path) -> None:
-            with h5py.File(temporary, "w") as file:
+            with new_hdf5(temporary) as file:
                 for name, array in arrays.items():
                     file[name] = array
 

@@ -1,14 +1,21 @@
-"""A progress bar on a terminal: how far the run is, its step and mass, and the time left."""
+"""How far a run is: a bar on a terminal, lines at growing intervals in a log."""
 
 from __future__ import annotations
 
+import logging
 import sys
+import time as clock
 
 from tqdm import tqdm
 
 from meanfield_pde.solver.simulation import Observer, Simulation
 
+# A logger of its own, so that lines can be kept off the terminal that shows the bar.
+LOG = logging.getLogger("meanfield_pde.progress")
+
 _FORMAT = "t = {n:.4g}/{total:.4g} |{bar}| {elapsed}<{remaining}{postfix}"
+# Seconds from one line to the next: a tenth of what has passed, within these bounds.
+SHORTEST, LONGEST = 10.0, 600.0
 
 
 class ProgressBar(Observer):
@@ -43,3 +50,36 @@ class ProgressBar(Observer):
         """Take it away."""
         if self._bar is not None:
             self._bar.close()
+
+
+class ProgressLines(Observer):
+    """A line of the log now and then, with the time that the rest will take at this pace."""
+
+    def __init__(self) -> None:
+        self._begun = clock.monotonic()
+        self._first = 0.0  # time of the simulation when it began
+        self._next = self._begun + SHORTEST
+
+    def started(self, simulation: Simulation) -> None:
+        """Begin to count."""
+        self._begun, self._first = clock.monotonic(), simulation.evolution.time
+        self._next = self._begun + SHORTEST
+
+    def stepped(self, simulation: Simulation) -> None:
+        """Write a line if it is time for one."""
+        now = clock.monotonic()
+        if now < self._next:
+            return
+        passed, evolution = now - self._begun, simulation.evolution
+        self._next = now + min(max(0.1 * passed, SHORTEST), LONGEST)
+        done = (evolution.time - self._first) / (simulation.until - self._first)
+        LOG.info(
+            "t = %.4g of %.4g, step %d, dt %.1e, mass %.12f, %.0f s, about %.0f s to go",
+            evolution.time,
+            simulation.until,
+            evolution.step,
+            evolution.last_dt,
+            evolution.mass,
+            passed,
+            passed / done - passed,
+        )

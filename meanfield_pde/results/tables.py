@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,6 +91,18 @@ class HistoryFile:
 
 def _line(row: Row) -> str:
     return ",".join(str(int(x)) if name == "step" else repr(x) for name, x in row.items())
+
+
+def read_summary(directory: Path) -> dict[str, Any]:
+    """What summary.json says."""
+    path = directory / SUMMARY
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not a readable summary ({error})") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: not a readable summary (a table was expected)")
+    return found
 
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:

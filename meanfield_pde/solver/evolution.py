@@ -214,7 +214,7 @@ class Evolution:
         """Set `split_limit` at the present state. Collective."""
         self.split_limit = math.inf
         if self.terms.speed > 0:
-            length = min(self._step_limit(), longest)
+            length = min(self.longest_step(), longest)
             assert self._flux is not None  # that of the present state
             self.split_limit = longest_step(
                 self.terms.transport, noise, self.masses, self._flux, length, self.split_error
@@ -222,7 +222,7 @@ class Evolution:
 
     def _transport(self, remaining: float) -> float:
         """Let the drift act for some of the time that remains; for how long it has. Collective."""
-        limit = self._step_limit()
+        limit = self.longest_step()
         dt = _fitting_step(remaining, limit)
         self._before[:] = self.masses
         before = (self._flux, self._rate)
@@ -238,7 +238,7 @@ class Evolution:
                 )
         return dt
 
-    def _step_limit(self) -> float:
+    def longest_step(self) -> float:
         """How long a step of transport may be at the present state. Collective."""
         rate = self._comm.allreduce(self._present_rate(), MPI.MAX)
         limit = GROWTH_PER_STEP / max(self.terms.speed, 1e-300)

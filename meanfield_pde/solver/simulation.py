@@ -40,7 +40,7 @@ from meanfield_pde.solver.settings import (
 )
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.wide_evolution import LogEvolution
-from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
@@ -129,33 +129,39 @@ class Simulation:
         zero = {} if self.zero is None else {"zero_state": self.zero}
         return {"state": self.evolution, **zero}
 
-    def run(self, save_times: Sequence[float], observers: Iterable[Observer] = ()) -> None:
-        """Evolve through the saved times that are still ahead. Collective."""
-        watching = list(observers)
+    def run(
+        self,
+        save_times: Sequence[float],
+        observers: Iterable[Observer] = (),
+        users: Iterable[Observer] = (),
+    ) -> None:
+        """Evolve through the times still ahead; what `users` raise on one rank, all do. Collective."""
+        watching, foreign = list(observers), list(users)
         ahead = self.ahead(save_times)
         self.until = save_times[-1]
         pieces(self.attention, 0.0, self.until)  # refuses layers that end before
         begun = clock.perf_counter() - self.wall_time
 
-        def after_step(_: Evolution) -> None:
+        def tell(what: str) -> None:
             self.wall_time = clock.perf_counter() - begun
             for observer in watching:
-                observer.stepped(self)
+                getattr(observer, what)(self)
+            if foreign:
+                with shared_errors(self.comm):
+                    for observer in foreign:
+                        getattr(observer, what)(self)
 
-        for observer in watching:
-            observer.started(self)
+        tell("started")
         try:
             for time in ahead:
-                self.evolution.advance(time, after_step)
+                self.evolution.advance(time, lambda _: tell("stepped"))
                 if self.zero is not None:
                     self.zero.advance(time)
                 self._save()
-                self.wall_time = clock.perf_counter() - begun
-                for observer in watching:
-                    observer.saved(self)
+                tell("saved")
             self.store.finish()
         finally:
-            for observer in watching:
+            for observer in (*watching, *foreign):  # each rank by itself: one may be alone here
                 observer.finished(self)
 
     def ahead(self, save_times: Sequence[float]) -> list[float]:
@@ -303,7 +309,7 @@ def solve(
         resolution=resolution,
     )
     try:
-        simulation.run(times, observers)
+        simulation.run(times, users=observers)
         return replace(simulation.solution(), mesh=mesh)  # the cells are numbered alike
     finally:
         simulation.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
@@ -22,6 +23,7 @@ from meanfield_pde.errors import InputError
 # Points that a user gives, tokens or vertices, may be off the unit sphere by this much: single
 # precision. They are put back on it.
 OFF_SPHERE = 1e-6
+SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def real(
@@ -43,6 +45,18 @@ def whole(value: Any, name: str, least: int) -> int:
     if type(value) is bool or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name} must be a whole number >= {least}, got {reprlib.repr(value)}")
     return int(value)
+
+
+def duration(text: str, name: str) -> float:
+    """Seconds of a text such as "90s", "10min" or "1.5h", or InputError if it is none."""
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h)\s*", text, re.ASCII)
+    seconds = float(match[1]) * SECONDS[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise InputError(
+            f'{name} must be a number of steps or a time such as "90s", "10min" or "1.5h", '
+            f"got {reprlib.repr(text)}"
+        )
+    return seconds
 
 
 def choice(value: Any, name: str, options: Collection[str]) -> None:

@@ -1,25 +1,66 @@
-"""Files that are never half written: made beside their place, flushed, and moved there at once."""
+"""Files that are never half written: made beside their place, flushed, and moved there at once.
+
+What this relies on: `rename` puts a file in the place of another at once, and `fsync` returns when
+the data are on the disk. POSIX and local file systems keep both; network file systems keep the
+first for readers on other machines only after their caches expire.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from meanfield_pde.errors import InputError, StorageError
 
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file under a temporary name, then put it in the place of `path`."""
-    # The suffix stays, since writers such as matplotlib choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+# In the name of every temporary file, so that what a killed program has left can be told from what
+# is somebody else's.
+_MARK = "meanfield_pde-tmp"
+_TEMPORARY = re.compile(rf"\.(?P<stem>.+)\.{_MARK}-\d+(?P<suffix>\.\w+)?")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the system in the block into one line that names the path."""
     try:
-        write(temporary)
-        flush(temporary)
-        os.replace(temporary, path)
-        flush(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        kind = InputError if error.errno in (errno.EISDIR, errno.ENAMETOOLONG) else StorageError
+        raise kind(f"{path}: cannot be written ({_reason(error)})") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it, unless it exists; InputError if no such path can be."""
+    with writing(path):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
+            raise InputError(f"{path}: cannot write the results ({_reason(error)})") from error
+
+
+def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | None = None) -> None:
+    """Let `write` make a file under a temporary name, then put it in the place of `path`.
+
+    Args:
+        path: where it is to stand.
+        write: makes the file.
+        keep: where the file that it takes the place of is kept; at no time is there neither.
+    """
+    # The suffix stays, since writers such as matplotlib choose the format by it.
+    temporary = _temporary(path)
+    with writing(path):
+        try:
+            write(temporary)
+            flush(temporary)
+            if keep is not None and path.exists():
+                os.replace(path, keep)
+            os.replace(temporary, path)
+            flush(path.parent)
+        finally:
+            _discard(temporary)
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -32,36 +73,39 @@ def append(path: Path, position: int, content: bytes) -> None:
 
     If it cannot be written whole the file ends at the position.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-    try:
-        os.ftruncate(handle, position)
+    with writing(path):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            written = 0
-            while written < len(content):
-                written += os.pwrite(handle, content[written:], position + written)
-            os.fsync(handle)
-        except OSError:
             os.ftruncate(handle, position)
-            raise
-    finally:
-        os.close(handle)
+            try:
+                written = 0
+                while written < len(content):
+                    written += os.pwrite(handle, content[written:], position + written)
+                os.fsync(handle)
+            except OSError:
+                os.ftruncate(handle, position)
+                raise
+        finally:
+            os.close(handle)
 
 
-def remove(path: Path) -> None:
-    """Remove a file or a folder if it exists; a folder at once and whole, by renaming it first."""
-    if path.is_dir():
-        doomed = path.with_name(f".{path.name}.{os.getpid()}.old")
-        path.rename(doomed)
-        shutil.rmtree(doomed)
-    else:
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there; never a folder."""
+    if path.is_file() or path.is_symlink():
         path.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed program has left in a folder under the temporary names used here."""
-    for path in folder.glob(".*.*"):
-        if re.fullmatch(r"\..+\.\d+\.\w+", path.name):
-            remove(path)
+def remove_leftovers(folder: Path, ours: Callable[[str], object]) -> None:
+    """Remove what a killed program has left in a folder under the temporary names used here.
+
+    Args:
+        folder: the folder; those in it are left alone.
+        ours: whether a name is one of a file that the program writes there.
+    """
+    for path in folder.glob(f".*.{_MARK}-*"):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match and ours(match["stem"] + (match["suffix"] or "")):
+            remove_file(path)
 
 
 def flush(path: Path) -> None:
@@ -71,3 +115,19 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or " ".join(str(error).split())
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.{_MARK}-{os.getpid()}{path.suffix}")
+
+
+def _discard(path: Path) -> None:
+    """Remove a temporary file if it can be; the error that matters is another."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return

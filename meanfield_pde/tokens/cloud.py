@@ -16,7 +16,7 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import OFF_SPHERE, numbers
-from meanfield_pde.support.files import replace_file
+from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.support.npz import read_arrays
 
 LOG = logging.getLogger("meanfield_pde")
@@ -144,11 +144,8 @@ def write_tokens(path: str | Path, cloud: TokenCloud) -> None:
             formats = ["%.17g", "%d"] + d * ["%.17g"]
             np.savetxt(part, rows, formats, delimiter=",", header=header, comments="")
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, write)
-    except OSError as error:
-        raise InputError(f"{path}: cannot write the tokens ({error.strerror})") from error
+    make_folder(path.parent)
+    replace_file(path, write)
 
 
 def to_sphere(points: np.ndarray, name: Callable[[Sequence[int]], str]) -> tuple[np.ndarray, str]:

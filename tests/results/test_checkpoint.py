@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde import read_result
+from meanfield_pde.support.hdf5 import CHECKSUM, digest
 from tests.conftest import Command, Main, Write, environment
 from tests.problems import CIRCLE, SPHERE
 
@@ -95,6 +96,7 @@ def test_resume_between_saved_times(main: Main, write_case: Write, tmp_path: Pat
         del file["history"]
         file["history"], file.attrs["saved"] = kept, 2
         file["state"].attrs["time"] = 2.5
+        file.attrs[CHECKSUM] = digest(file)
     late = write_case(SPHERE, ("[1.0]", "[1.0, 2.0]"))
     code, err = main("run", late, "--quiet", "--until", 3, "--output", out, "--resume")
     assert (code, err.count("\n")) == (2, 1)

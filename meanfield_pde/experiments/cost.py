@@ -1,0 +1,75 @@
+"""What a run will cost, said before it begins: steps and memory; what cannot end is refused."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from pathlib import Path
+
+from mpi4py import MPI
+
+from meanfield_pde.case.case import MeshCase
+from meanfield_pde.errors import InputError
+from meanfield_pde.solver.simulation import Simulation
+
+LOG = logging.getLogger("meanfield_pde")
+
+# A run of more steps than this does not end: at ten microseconds a step it takes three hours, on a
+# mesh of any use weeks to years.
+MOST_STEPS = 1e9
+# Peak memory of each rank in bytes: what the program takes, and for each cell of the whole mesh,
+# as `python -m tests.benchmarks.growth` measures it; rank 0 makes the mesh and holds the most.
+BYTES_AT_REST, BYTES_PER_CELL = 2.5e8, 1.6e3
+
+
+def check_memory(mesh: MeshCase, comm: MPI.Comm) -> None:
+    """Refuse a mesh that the memory of this machine cannot hold; nothing is made yet."""
+    if mesh.cells is None:
+        return
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    ranks = node.size
+    node.Free()
+    wanted = ranks * (BYTES_AT_REST + BYTES_PER_CELL * mesh.cells)
+    there = machine_memory()
+    if wanted > there:
+        raise InputError(
+            f"mesh.cells = {mesh.cells} needs about {wanted / 1e9:.3g} GB on {ranks} ranks of this "
+            f"machine, which has {there / 1e9:.3g} GB; take fewer cells, or fewer ranks"
+        )
+
+
+def check_steps(simulation: Simulation, until: float, *, however_long: bool) -> None:
+    """Say how many steps there will be, and refuse too many of them. Collective."""
+    evolutions = simulation.evolutions.values()
+    first = min(one.longest_step() for one in evolutions)
+    steps = max((until - one.time) / one.longest_step() for one in evolutions)
+    if steps > MOST_STEPS and not however_long:
+        raise InputError(
+            f"time.until = {until:.6g} is about {steps:.1e} steps of {first:.1e} away, which does "
+            "not end; make it less, take larger cells, or say that it is meant",
+            "--however-long",
+        )
+    peak = simulation.comm.allreduce(peak_memory(), MPI.MAX)
+    if steps > 0:
+        LOG.info(
+            "first step %.2e, at this pace %.4g steps; memory of a rank %.0f MB so far",
+            first,
+            max(1.0, steps),
+            peak / 1e6,
+        )
+
+
+def peak_memory() -> float:
+    """The most memory that this process has had, in bytes."""
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def machine_memory() -> float:
+    """Memory of the machine, or of what this process may use of it, in bytes."""
+    total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return total
+    return min(total, float(limit)) if limit.isdigit() else total
