@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from pathlib import Path
 
 from mpi4py import MPI
 
@@ -14,8 +13,7 @@ import numpy as np
 from meanfield_pde.attention.heads import Heads
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments.run import draw_figures, run_case
-from meanfield_pde.figures.animation import animate
+from meanfield_pde.experiments.run import run_case
 from meanfield_pde.figures.tokens import draw_comparison
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.judging import report as token_report
@@ -23,6 +21,8 @@ from meanfield_pde.judging.comparison import compare_tokens
 from meanfield_pde.mesh.files import write_surface
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.results import folder as results
+from meanfield_pde.results.measures import read_measure
+from meanfield_pde.support.files import replace_text
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import signals_noted
 from meanfield_pde.support.threads import available_cores, set_threads
@@ -32,7 +32,6 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.tokens.cloud import read_tokens, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens
 from meanfield_pde.wasserstein import wasserstein
-from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -78,19 +77,33 @@ def limit(options: argparse.Namespace) -> None:
             found = fixed_points(attention)
         return json.dumps(found.describe(), indent=2) if options.json else found.report()
 
-    _print(on_root(MPI.COMM_WORLD, describe))
+    def write(text: str) -> None:
+        try:
+            replace_text(options.output, text + "\n")
+        except OSError as error:
+            raise InputError(f"{options.output}: cannot be written ({error.strerror})") from None
+
+    text = on_root(MPI.COMM_WORLD, describe)
+    if options.output is None:
+        _print(text)
+        return
+    on_root(MPI.COMM_WORLD, write, text)
+    LOG.info("written to %s", options.output)
 
 
 def distance(options: argparse.Namespace) -> None:
     """Print the Wasserstein distance of two measures, with its certified interval."""
 
-    def measure(path: Path) -> Measure:
-        return results.read_result(path).measure() if path.is_dir() else Measure.read(path)
-
     def compute() -> str:
+        first, second = read_measure(options.first), read_measure(options.second)
+        if first.dimension != second.dimension:
+            raise InputError(
+                f"{options.first} is of dimension {first.dimension}, {options.second} of "
+                f"{second.dimension}; a distance needs two measures on the same sphere"
+            )
         found = wasserstein(
-            measure(options.first),
-            measure(options.second),
+            first,
+            second,
             options.p,
             options.cost,
             method=options.method,
@@ -182,15 +195,6 @@ def compare(options: argparse.Namespace) -> None:
     LOG.info("figure in %s", figure)
     if not found.agrees:
         raise SystemExit(DEVIATES)
-
-
-def plot(options: argparse.Namespace) -> None:
-    """Draw the figures of a result folder."""
-    for path in on_root(MPI.COMM_WORLD, draw_figures, options.result):
-        LOG.info("%s", path)
-    if options.animate:
-        moving = on_root(MPI.COMM_WORLD, lambda: animate(results.read_result(options.result)))
-        LOG.info("%s", moving)
 
 
 def info(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ from meanfield_pde.cli import commands
 from meanfield_pde.cli.arguments import Command, number, path, vector
 from meanfield_pde.cli.audit_command import add_audit
 from meanfield_pde.cli.experiment_commands import add_experiments
+from meanfield_pde.cli.figure_commands import add_figures
 
 
 def add_commands(command: Command) -> None:
@@ -34,13 +35,14 @@ def _add_runs(command: Command) -> None:
     limit = command("limit", commands.limit, "spectrum, projection, rates and predicted times")
     limit.add_argument("case", type=path, metavar="CASE.toml")
     limit.add_argument("--json", action="store_true", help="one JSON object")
+    limit.add_argument("--output", type=path, metavar="FILE", help="write it there instead")
 
 
 def _add_measures(command: Command) -> None:
     distance = command("wasserstein", commands.distance, "distance of two measures, certified")
     for name in ("first", "second"):
         distance.add_argument(
-            name, type=path, metavar=name.upper(), help="an .npz measure, or a result folder"
+            name, type=path, metavar=name.upper(), help="a result folder, tokens, or a measure"
         )
     distance.add_argument("--p", type=int, choices=(1, 2), default=1, help="order, default 1")
     distance.add_argument("--cost", choices=("geodesic", "chordal"), default="geodesic")
@@ -88,8 +90,5 @@ def _add_meshes_and_figures(command: Command) -> None:
     mesh.add_argument("--grade", type=number, metavar="G", help="how much: 1 is not at all")
     mesh.add_argument("--output", type=path, required=True, metavar="FILE.xdmf")
 
-    plot = command("plot", commands.plot, "draw the figures of a result folder again")
-    plot.add_argument("result", type=path, metavar="RESULT_DIR")
-    plot.add_argument("--animate", action="store_true", help="figures/density.gif, too")
-
+    add_figures(command)
     command("info", commands.info, "versions, cores and threads")

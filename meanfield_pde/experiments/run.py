@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from mpi4py import MPI
@@ -12,13 +13,15 @@ from meanfield_pde.case.text import case_text
 from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_memory, check_steps
+from meanfield_pde.experiments.findings import findings
 from meanfield_pde.experiments.summary import summarise
 from meanfield_pde.figures.density import draw_density
 from meanfield_pde.figures.distances import draw_distances
+from meanfield_pde.figures.history import draw_history
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checkpoint import restore_checkpoint
-from meanfield_pde.results.folder import check_folder, claim_folder, read_result
+from meanfield_pde.results.folder import check_folder, claim_folder
 from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar, ProgressLines
@@ -175,25 +178,28 @@ def _conclude(directory: Path, simulation: Simulation, solution: Solution) -> No
     """Figures and summary, on rank 0."""
     phases = phases_of_history(solution.history, simulation.projection)
     try:
-        _draw(directory, solution, simulation.projection, phases)
+        draw_run(directory, solution, simulation.projection, phases)
     except (StorageError, InputError) as error:  # the results are safe, and `plot` draws them again
         LOG.warning("no figures: %s", error)
-    write_summary(directory, summarise(simulation, solution, phases))
+    summary = summarise(simulation, solution, phases)
+    write_summary(directory, summary)
+    for line in findings(summary, phases):
+        LOG.info("%s", line)
 
 
-def draw_figures(directory: Path) -> list[Path]:
-    """Draw all figures of a result folder, and return their paths."""
-    result = read_result(directory)
-    projection = ProjectionLimit(result.attention)
-    return _draw(directory, result, projection, phases_of_history(result.history, projection))
-
-
-def _draw(
-    directory: Path, history: History, projection: ProjectionLimit, phases: Phases
+def draw_run(
+    directory: Path,
+    history: History,
+    projection: ProjectionLimit,
+    phases: Phases,
+    form: str = "png",
+    times: Sequence[float] = (),
 ) -> list[Path]:
+    """Draw all figures of a run, and return their paths."""
     drawn = (
-        draw_density(directory, history, projection),
-        draw_distances(directory, history, projection, phases),
+        draw_density(directory, history, projection, form, times),
+        draw_distances(directory, history, projection, phases, form),
+        draw_history(directory, history, form),
     )
     return [path for path in drawn if path is not None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.attention.layers import Layers
 from meanfield_pde.figures import mollweide
+from meanfield_pde.figures.insets import draw_inset
 from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.spectrum import EigenSpace
 
-DENSITY = "density.png"
 DECADES = 6  # below the largest density, for colours
 PROFILE_DECADES = 12  # for the profiles
 PROFILES = 4
@@ -33,10 +34,26 @@ FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mea
 COLOURS = "cividis"  # even in brightness, and safe for the colour blind
 
 
-def draw_density(directory: Path, history: History, projection: ProjectionLimit) -> Path:
-    """Draw figures/density.png in a result folder and return its path."""
+def draw_density(
+    directory: Path,
+    history: History,
+    projection: ProjectionLimit,
+    form: str = "png",
+    times: Sequence[float] = (),
+) -> Path:
+    """Draw figures/density.png in a result folder and return its path.
+
+    Args:
+        directory: the result folder.
+        history: what to draw.
+        projection: where the density is predicted to be.
+        form: of the file, "png", "pdf" or "svg".
+        times: for each the nearest saved time is drawn; by default a few, evenly chosen.
+    """
     draw = _draw_circle if history.dimension == 2 else _draw_sphere
-    return save(draw(history, projection), directory / FIGURES / DENSITY)
+    nearest = {int(np.abs(history.times - time).argmin()) for time in times}
+    figure = draw(history, projection, np.array(sorted(nearest), dtype=int))
+    return save(figure, directory / FIGURES / f"density.{form}")
 
 
 def evenly(count: int, most: int) -> np.ndarray:
@@ -45,7 +62,7 @@ def evenly(count: int, most: int) -> np.ndarray:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG."""
+    """Write a figure in the format that the path asks for."""
     make_folder(path.parent)
     FigureCanvasAgg(figure)
     replace_file(path, lambda temporary: figure.savefig(temporary, dpi=150))
@@ -130,7 +147,7 @@ def angles(history: History, index: int) -> tuple[np.ndarray, np.ndarray]:
     return angle[order], order
 
 
-def _draw_circle(history: History, projection: ProjectionLimit) -> Figure:
+def _draw_circle(history: History, projection: ProjectionLimit, wanted: np.ndarray) -> Figure:
     shown = evenly(len(history.times), MOST_COLUMNS)
     times = history.times[shown]
     angle, density = _common_grid(history, shown)
@@ -162,15 +179,16 @@ def _draw_circle(history: History, projection: ProjectionLimit) -> Figure:
     else:
         profile = figure.subplots()
 
-    chosen = evenly(len(times), PROFILES)
+    chosen = wanted if len(wanted) else shown[evenly(len(shown), PROFILES)]
+    largest, smallest = 0.0, math.inf
     for shade, index in zip(np.linspace(0.9, 0, len(chosen)), chosen, strict=True):
-        place, order = angles(history, shown[index])
-        values = history.density_at(shown[index])[order]
+        place, order = angles(history, index)
+        values = history.density_at(index)[order]
+        largest, smallest = max(largest, values.max()), min(smallest, values.min())
         values = np.where(values > 0, values, np.nan)
         colour = colormaps[COLOURS](shade)
-        profile.semilogy(place, values, color=colour, label=f"t = {times[index]:g}")
-    largest = density[chosen].max()
-    profile.set_ylim(max(density[chosen].min(), largest * 10.0**-PROFILE_DECADES) / 2, largest * 3)
+        profile.semilogy(place, values, color=colour, label=f"t = {history.times[index]:g}")
+    profile.set_ylim(max(smallest, largest * 10.0**-PROFILE_DECADES) / 2, largest * 3)
     for mark in marks(history, projection):
         for place, label in zip(mark.points, (mark.label, None), strict=False):
             position = math.degrees(math.atan2(place[1], place[0]))
@@ -208,8 +226,8 @@ def _angle_axis(axes: Axes, which: str) -> None:
     getattr(axes, f"set_{which}ticks")(range(-180, 181, 60))
 
 
-def _draw_sphere(history: History, projection: ProjectionLimit) -> Figure:
-    chosen = evenly(len(history.times), FRAMES)
+def _draw_sphere(history: History, projection: ProjectionLimit, wanted: np.ndarray) -> Figure:
+    chosen = wanted if len(wanted) else evenly(len(history.times), FRAMES)
     columns = min(3, len(chosen))
     rows = math.ceil(len(chosen) / columns)
     width = 6.4 if columns == 1 else 4.2
@@ -234,6 +252,7 @@ def _draw_sphere(history: History, projection: ProjectionLimit) -> Figure:
         mollweide.draw_outline(panel)
         for mark in shown:
             draw_mark(panel, mark)
+        draw_inset(panel, history.cells_at(i), values, norm, colormaps[COLOURS])
     figure.colorbar(
         ScalarMappable(norm, COLOURS),
         ax=panels,

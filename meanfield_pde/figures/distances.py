@@ -25,7 +25,11 @@ _PHASE_SHADES = ("#F0E442", "#56B4E9", "#E69F00", "#CC79A7")
 
 
 def draw_distances(
-    directory: Path, history: History, projection: ProjectionLimit, phases: Phases
+    directory: Path,
+    history: History,
+    projection: ProjectionLimit,
+    phases: Phases,
+    form: str = "png",
 ) -> Path | None:
     """Draw figures/distances.png, if the history has distances at two times or more."""
     orders = [p for p in (1, 2) if any(f"w{p}_{name}" in history.history for name in _CURVES)]
@@ -39,7 +43,7 @@ def draw_distances(
         _draw_phases(axes, phases, history.times[-1])
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
-    return save(figure, directory / FIGURES / "distances.png")
+    return save(figure, directory / FIGURES / f"distances.{form}")
 
 
 def _draw_order(axes: Axes, record: History, projection: ProjectionLimit, p: int) -> None:
@@ -90,6 +94,18 @@ def _draw_rate(axes: Axes, times: np.ndarray, rate: float, start: float) -> None
 def _draw_phases(axes: Axes, phases: Phases, last: float) -> None:
     """A bar above the curves for each phase that was reached, and lines where it ends."""
     width = last - axes.get_xlim()[0]
+    missing = [phase.name for phase in phases if phase.begin is None]
+    if missing:
+        axes.text(
+            1.0,
+            1.075,
+            f"not reached: {', '.join(missing)}",
+            transform=axes.transAxes,
+            ha="right",
+            va="bottom",
+            fontsize="x-small",
+            color="0.3",
+        )
     for shade, phase in zip(_PHASE_SHADES, phases, strict=True):
         if phase.begin is None:
             continue

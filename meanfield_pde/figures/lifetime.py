@@ -19,8 +19,10 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _MARKERS = ("o", "s", "^", "D")
 
 
-def draw_lifetimes(directory: Path, limit: ProjectionLimit, rows: Sequence[Row]) -> Path:
-    """Draw figures/lifetime.png."""
+def draw_lifetimes(
+    directory: Path, limit: ProjectionLimit, rows: Sequence[Row], form: str = "png"
+) -> Path:
+    """Draw figures/lifetime.png, or the same in another format."""
     tokens = [row for row in rows if row["kind"] == "tokens" and row["lifetime"] is not None]
     density = [row for row in rows if row["kind"] == "density" and row["lifetime"] is not None]
     panels = 2 if tokens else 1
@@ -31,7 +33,7 @@ def draw_lifetimes(directory: Path, limit: ProjectionLimit, rows: Sequence[Row])
     _draw_density(axes[0], limit, density)
     if tokens:
         _draw_tokens(axes[1], limit, tokens)
-    return save(figure, directory / FIGURES / "lifetime.png")
+    return save(figure, directory / FIGURES / f"lifetime.{form}")
 
 
 def _draw_density(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> None:
@@ -84,7 +86,11 @@ def _draw_tokens(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> Non
     )
     axes.set_xscale("log")
     axes.set_xlim(*line)
-    axes.set_ylim(bottom=0)
+    counts = np.unique(count)
+    if counts[-1] < 100 * counts[0]:  # too few decades for ticks at their powers
+        axes.set_xticks(counts, [f"{one:,.0f}" for one in counts])
+        axes.minorticks_off()
+    axes.set_ylim(0, 1.12 * lifetime.max())
     axes.set_xlabel("number of tokens N")
     axes.set_ylabel("lifetime (time t)")
     axes.set_title("N tokens: linear in log N, whatever β", fontsize="medium")

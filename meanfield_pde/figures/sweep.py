@@ -26,15 +26,16 @@ def draw_sweep(
     rows: Sequence[Row],
     limit: ProjectionLimit,
     summary: dict[str, Any],
+    form: str = "png",
 ) -> list[Path]:
-    """Draw figures/sweep.png, laws.png and laplace.png."""
+    """Draw figures/sweep.png, laws.png and laplace.png, or the same in another format."""
     orders = sorted({int(row["p"]) for row in rows})
     unit = "chord length" if runs[0].cost == "chordal" else "radians"
     folder = directory / FIGURES
     return [
-        save(_distances(runs, orders, limit, summary, unit), folder / "sweep.png"),
-        save(_laws(rows, orders, summary, unit), folder / "laws.png"),
-        save(_laplace(summary["laplace"]), folder / "laplace.png"),
+        save(_distances(runs, orders, limit, summary, unit), folder / f"sweep.{form}"),
+        save(_laws(rows, orders, summary, unit), folder / f"laws.{form}"),
+        save(_laplace(summary["laplace"]), folder / f"laplace.{form}"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from dolfinx import fem
@@ -43,6 +44,17 @@ class Solution(History):
         """
         if not self.store.moves:
             return self.mesh
+        index = range(len(self.store))[index]
+        if index not in self._meshes:
+            self._meshes[index] = self._mesh_made(index)
+        return self._meshes[index]
+
+    @cached_property
+    def _meshes(self) -> dict[int, dolfinx_mesh.Mesh]:
+        """Those made so far: functions can be combined if their mesh is the same object."""
+        return {}
+
+    def _mesh_made(self, index: int) -> dolfinx_mesh.Mesh:
         corners = self.cells_at(index).vertices + 0.0  # -0 and 0 are the same place
         points, cells = np.unique(corners.reshape(-1, self.dimension), axis=0, return_inverse=True)
         return build_mesh(Surface(points, cells.reshape(-1, self.dimension)), self.mesh.comm)

@@ -18,6 +18,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import OFF_SPHERE, numbers
 from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -93,6 +94,11 @@ class TokenCloud:
     def dimension(self) -> int:
         """Dimension d of the space the tokens live in."""
         return int(self.tokens.shape[2])
+
+    def measure(self, index: int = -1) -> Measure:
+        """The tokens at one of the times as a discrete measure; by default the last."""
+        masses = np.ones(self.tokens.shape[1]) if self.masses is None else self.masses
+        return Measure(self.tokens[index], masses)
 
 
 def read_tokens(path: str | Path) -> TokenCloud:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meanfield_pde import Measure, read_result
+from meanfield_pde import Measure, read_result, wasserstein
+from meanfield_pde.results.measures import read_measure
 from tests.conftest import Command, Main, Write
 from tests.problems import CIRCLE, SPHERE
 
@@ -95,6 +96,43 @@ def test_wasserstein_wrong_input(main: Main, tmp_path: Path) -> None:
         assert part in err, err
     code, err = main("wasserstein", first, second, "--p", 3)
     assert code == 2
+
+
+def test_distances_of_tokens_folders_and_single_precision(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """Tokens and points in single precision are put back on the sphere, with a note."""
+    angle = np.linspace(0.1, 6.0, 40)
+    points = np.column_stack([np.cos(angle), np.sin(angle)])
+    single = tmp_path / "single.npz"
+    np.savez(single, points=points.astype("f4"), masses=np.ones(40, dtype="f4"))
+    tokens = tmp_path / "tokens.npz"
+    np.savez(tokens, times=np.array([0.0, 1.0]), tokens=np.stack([points[::-1], points]))
+    table = tmp_path / "tokens.csv"
+    rows = [f"{i},{x!r},{y!r}" for i, (x, y) in enumerate(points.tolist())]
+    table.write_text("\n".join(["token,x,y", *rows]))
+    out = tmp_path / "out"
+    assert main("run", write_case(CIRCLE), "--quiet", "--until", 1, "--output", out)[0] == 0
+    found = {}
+    for path in (single, tokens, table):
+        code, err = main("wasserstein", path, out)
+        assert code == 0, err
+        assert ("renormalised" in err) == (path == single), err
+        assert str(path) in err or path != single, err
+        first, second = (read_measure(one) for one in (path, out))
+        found[path] = wasserstein(first, second, p=1).value
+    assert found[tokens] == found[table]
+    assert found[single] == pytest.approx(found[tokens], abs=1e-6)
+    sphere = tmp_path / "sphere.npz"
+    np.savez(sphere, points=np.eye(3), masses=np.ones(3))
+    code, err = main("wasserstein", sphere, tokens)
+    assert code == 2
+    assert f"{sphere} is of dimension 3, {tokens} of 2" in err
+    far = tmp_path / "far.npz"
+    np.savez(far, points=np.array([[1.0, 0.0], [0.0, 1.1]]), masses=np.ones(2))
+    code, err = main("wasserstein", tokens, far)
+    assert code == 2
+    assert f"{far}: point 1" in err
 
 
 def test_compared_run_is_complete_and_resumes(

@@ -103,7 +103,7 @@ def test_the_velocity_is_tangent_and_has_its_values_at_the_vertices(d: int, beta
 def test_where_the_mesh_follows_the_mass_each_time_has_its_own(d: int) -> None:
     attention = Attention(np.eye(d), np.eye(d), np.diag([1.0, 0.3, 0.2][:d]), beta=30.0)
     mesh = MESHES[d](CELLS[d], comm=MPI.COMM_SELF)
-    solution = solve(attention, mesh, FORMULA, until=1.0, resolution={2: 5e-3, 3: 3e-2}[d])
+    solution = solve(attention, mesh, FORMULA, until=1.0, resolution={2: 5e-4, 3: 3e-2}[d])
     density, velocity = solution.function(), solution.velocity()
     assert len(density.x.array) > CELLS[d]
     places = density.function_space.mesh.topology.original_cell_index

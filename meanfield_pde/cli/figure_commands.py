@@ -1,0 +1,40 @@
+"""The command that draws figures, and its options on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from mpi4py import MPI
+
+from meanfield_pde.cli.arguments import Command, number
+from meanfield_pde.experiments.redraw import draw_figures
+from meanfield_pde.figures.animation import animate
+from meanfield_pde.results.folder import read_result
+from meanfield_pde.support.ranks import on_root
+
+LOG = logging.getLogger("meanfield_pde")
+
+FORMATS = ("png", "pdf", "svg")
+
+
+def add_figures(command: Command) -> None:
+    """Add the command to the parser that `command` adds to."""
+    draw = command("plot", plot, "draw the figures of a run, a sweep or lifetimes again")
+    draw.add_argument("result", type=Path, metavar="DIR")
+    draw.add_argument("--format", choices=FORMATS, default="png", help="of the files, default png")
+    draw.add_argument(
+        "--times", type=number, nargs="+", default=(), metavar="T", help="of the densities drawn"
+    )
+    draw.add_argument("--animate", action="store_true", help="figures/density.gif, too")
+
+
+def plot(options: argparse.Namespace) -> None:
+    """Draw the figures of a folder."""
+    comm = MPI.COMM_WORLD
+    drawn = on_root(comm, lambda: draw_figures(options.result, options.format, options.times))
+    for path in drawn:
+        LOG.info("%s", path)
+    if options.animate:
+        LOG.info("%s", on_root(comm, lambda: animate(read_result(options.result))))

@@ -1,0 +1,60 @@
+"""`meanfield-pde plot`: the figures of any folder, of a run, a sweep or lifetimes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from meanfield_pde.attention.layers import single
+from meanfield_pde.case.file import read_case
+from meanfield_pde.errors import InputError
+from meanfield_pde.experiments import lifetimes, sweep
+from meanfield_pde.experiments.run import draw_run
+from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
+from meanfield_pde.figures.lifetime import draw_lifetimes
+from meanfield_pde.figures.sweep import draw_sweep
+from meanfield_pde.results.folder import CASE, SUMMARY, read_result
+from meanfield_pde.results.tables import read_table
+from meanfield_pde.theory.phases import phases_of_history
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+
+
+def draw_figures(directory: Path, form: str = "png", times: Sequence[float] = ()) -> list[Path]:
+    """Draw all figures of a folder, and return their paths.
+
+    Args:
+        directory: the folder.
+        form: "png", "pdf" or "svg".
+        times: at which the densities of a run are drawn; by default a few, evenly chosen.
+    """
+    of_experiments = {lifetimes.TABLE: _draw_lifetimes, sweep.TABLE: _draw_sweep}
+    for table, draw in of_experiments.items():
+        if (directory / table).is_file():
+            if times:
+                raise InputError(f"{directory}: times can be chosen for the folder of a run only")
+            return draw(directory, form)
+    result = read_result(directory)
+    for time in times:
+        if not result.times[0] <= time <= result.times[-1]:
+            raise InputError(
+                f"{directory}: there is no density at t = {time:g}, saved are {len(result.times)} "
+                f"times from {result.times[0]:g} to {result.times[-1]:g}"
+            )
+    projection = ProjectionLimit(result.attention)
+    phases = phases_of_history(result.history, projection)
+    return draw_run(directory, result, projection, phases, form, times)
+
+
+def _draw_lifetimes(directory: Path, form: str) -> list[Path]:
+    limit = ProjectionLimit(single(read_case(directory / CASE).attention, "a lifetime"))
+    return [draw_lifetimes(directory, limit, read_table(directory / lifetimes.TABLE), form)]
+
+
+def _draw_sweep(directory: Path, form: str) -> list[Path]:
+    found = [read_result(path.parent) for path in directory.glob(f"beta-*/{SUMMARY}")]
+    if not found:
+        raise InputError(f"{directory}: the runs of the sweep are not there, no folder beta-...")
+    runs = sorted(found, key=lambda run: run.attention.beta)
+    limit = ProjectionLimit(single(runs[0].attention, "a sweep"))
+    rows = [row for run in runs for row in rows_of_run(run, limit)]
+    return draw_sweep(directory, runs, rows, limit, summarise_sweep(runs, rows, limit), form)

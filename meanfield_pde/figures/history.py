@@ -1,0 +1,70 @@
+"""The figure of a history: every column against time, those that belong together in one panel."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from meanfield_pde.figures.density import save, title
+from meanfield_pde.history.history import History
+from meanfield_pde.results.names import FIGURES
+
+# By the beginning of their names; whatever is left gets a panel of its own.
+_GROUPS = {
+    "mean_": "first moments",
+    "second_": "second moments",
+    "w1_": "$W_1$",
+    "w2_": "$W_2$",
+    "bar_": "width of the cells",
+}
+_LOGARITHMIC = ("w1_", "w2_", "bar_")
+_WIDE = 3  # panels side by side
+_DECADES = 4  # from which on a column of positive numbers is drawn logarithmically
+
+
+def draw_history(directory: Path, history: History, form: str = "png") -> Path | None:
+    """Draw figures/history.png, if there are two saved times or more."""
+    if len(history.times) < 2:
+        return None
+    panels = _panels(list(history.history))
+    rows = math.ceil(len(panels) / _WIDE)
+    figure = Figure(figsize=(3.7 * _WIDE, 2.3 * rows + 0.5), layout="constrained")
+    figure.suptitle(title(history, "History of the density"))
+    grid = figure.subplots(rows, _WIDE, squeeze=False, sharex=True).ravel()
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (name, columns) in zip(grid, panels.items(), strict=False):
+        shown = [history.history[column] for column in columns]
+        several = len(columns) > 1
+        for column, values in zip(columns, shown, strict=True):
+            axes.plot(history.times, values, lw=1.1, label=column)
+        if name.startswith(_LOGARITHMIC) or _spans_decades(shown):
+            axes.set_yscale("log", nonpositive="mask")
+        axes.set_title(_GROUPS.get(name, name), fontsize="small")
+        axes.tick_params(labelsize="x-small", labelbottom=True)
+        axes.ticklabel_format(axis="y", useOffset=False) if name == "mass" else None
+        if several:
+            axes.legend(fontsize=5.5, ncols=2 if len(columns) > 3 else 1)
+    for axes in grid[: len(panels)][-_WIDE:]:
+        axes.set_xlabel("time t", fontsize="small")
+    return save(figure, directory / FIGURES / f"history.{form}")
+
+
+def _panels(names: list[str]) -> dict[str, list[str]]:
+    """The columns of each panel, in the order of the history."""
+    panels: dict[str, list[str]] = {}
+    for name in names:
+        if name != "time":
+            group = next((one for one in _GROUPS if name.startswith(one)), name)
+            panels.setdefault(group, []).append(name)
+    return panels
+
+
+def _spans_decades(columns: list[np.ndarray]) -> bool:
+    values = np.concatenate(columns)
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        return False
+    return bool(values.max() > 10.0**_DECADES * values.min())

@@ -1,0 +1,151 @@
+"""What a user sees: the lines at the end of a run, and figures of folders in the formats asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from meanfield_pde import read_result
+from meanfield_pde.experiments.lifetimes import TABLE
+from tests.conftest import Command, Main, Write, curves
+from tests.problems import CIRCLE, KEY_QUERY, SPHERE, VALUE
+
+COMPARE = "[compare]\nlimit = true\np = [1]\n"
+SWITCHING = (
+    ("query = [[1.0, 0.0], [0.0, 1.0]]", f"query = {KEY_QUERY.tolist()}"),
+    ("value = [[1.0, 0.2], [0.0, 0.3]]", f"value = {VALUE.tolist()}"),
+    ("cells = 200", "cells = 60"),
+    ("until = 5.0", "until = 2.0"),
+)
+
+
+def test_a_run_ends_with_what_was_found(command: Command, write_case: Write) -> None:
+    case = write_case(CIRCLE + COMPARE)
+    ended = command("run", case, "--output", "out", ranks=2)
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stderr.splitlines()
+    told = json.loads((case.parent / "out/summary.json").read_text())
+    assert told["phases"]["concentration"]["begin"] == 0.0
+    end = told["phases"]["concentration"]["end"]
+    assert lines.count(f"concentration: from t = 0 to t = {end:.4g}") == 1
+    least = told["least_distances"]["w1_limit"]
+    expected = f"least distances: W1 to the limit {least['value']:.4g} at t = {least['time']:g}"
+    assert lines.count(expected) == 1
+    assert sum(line.startswith("terminal: not reached (") for line in lines) == 1
+    assert command("run", case, "--output", "out", "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize("form", ["pdf", "svg", "png"])
+def test_plot_draws_in_the_format_and_at_the_times_asked_for(
+    form: str, drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert main("run", write_case(CIRCLE), "--quiet", "--output", out) == (0, "")
+    for path in (out / "figures").iterdir():
+        path.unlink()
+    drawn.clear()
+    code, err = main("plot", out, "--format", form, "--times", 1, 2.6)
+    assert code == 0
+    expected = [out / f"figures/{name}.{form}" for name in ("density", "history")]
+    assert err.splitlines() == [str(path) for path in expected]
+    start = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}[form]
+    assert all(path.read_bytes().startswith(start) for path in expected)
+    assert sorted(path.name for path in (out / "figures").iterdir()) == sorted(
+        path.name for path in expected
+    )
+    density, history = drawn
+    assert list(curves(density, 1))[:2] == ["t = 1", "t = 2.5"]
+    result = read_result(out)
+    shown = {
+        str(line.get_label()): np.asarray(line.get_ydata(), dtype=float)
+        for axes in history.axes
+        for line in axes.get_lines()
+    }
+    assert set(shown) == set(result.history) - {"time"}
+    for name, values in shown.items():
+        np.testing.assert_array_equal(values, result.history[name])
+
+
+def test_times_that_were_not_saved_are_refused(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert main("run", write_case(CIRCLE), "--quiet", "--until", 1, "--output", out) == (0, "")
+    code, err = main("plot", out, "--times", 2)
+    assert code == 2
+    assert "no density at t = 2, saved are 3 times from 0 to 1" in err
+
+
+def test_experiments_are_drawn_again(
+    drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    case = write_case(CIRCLE, *SWITCHING)
+    assert main("sweep", case, "--beta", 5, 10, "--quiet", "--output", tmp_path / "sweep")[0] == 0
+    sweep = drawn[-3:]
+    code, err = main("plot", tmp_path / "sweep", "--format", "svg")
+    assert code == 0
+    names = ["sweep", "laws", "laplace"]
+    assert [Path(line).name for line in err.splitlines()] == [f"{name}.svg" for name in names]
+    for old, new in zip(sweep, drawn[-3:], strict=True):
+        for panel in range(len(old.axes)):
+            before, after = curves(old, panel), curves(new, panel)
+            assert list(before) == list(after)
+            for name, (x, y) in before.items():
+                np.testing.assert_array_equal(x, after[name][0])
+                np.testing.assert_array_equal(y, after[name][1])
+    lives = tmp_path / "lives"
+    arguments = ("--beta", 5, 10, "--tokens", 30, "--seeds", 2, "--quiet", "--output", lives)
+    assert main("lifetime", case, *arguments)[0] == 0
+    once = drawn[-1]
+    code, err = main("plot", lives, "--format", "pdf")
+    assert (code, err) == (0, f"{lives / 'figures/lifetime.pdf'}\n")
+    assert (lives / TABLE).is_file()
+    assert list(curves(once, 0)) == list(curves(drawn[-1], 0))
+    # One number of tokens: its tick, and its markers inside the panel.
+    axes = drawn[-1].axes[1]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["30"]
+    inside = axes.get_window_extent()
+    for line in axes.get_lines():
+        if line.get_marker() not in ("", "None", None):
+            points = axes.transData.transform(np.column_stack(line.get_data()))
+            assert (points[:, 1] + 12 < inside.y1).all()
+    code, err = main("plot", lives, "--times", 1)
+    assert (code, "for the folder of a run only" in err) == (2, True)
+
+
+def test_narrow_clusters_on_the_sphere_have_insets(
+    drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    case = write_case(SPHERE, ("cells = 320", "cells = 1280"), ("beta  = 40.0", "beta  = 100.0"))
+    assert main("run", case, "--quiet", "--output", tmp_path / "out") == (0, "")
+    density = drawn[0]
+    maps = [axes for axes in density.axes if axes.get_title().startswith("t = ")]
+    insets = [len(axes.child_axes) for axes in maps]
+    assert insets[0] == 0
+    assert insets[-1] == 1
+    result = read_result(tmp_path / "out")
+    (cells,) = maps[-1].child_axes[0].collections
+    assert np.asarray(cells.get_array()).max() == result.density[-1].max()
+
+
+def test_phases_that_were_not_reached_are_named(
+    drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    case = write_case(CIRCLE + COMPARE)
+    assert main("run", case, "--quiet", "--output", tmp_path / "out") == (0, "")
+    texts = [text.get_text() for axes in drawn[1].axes for text in axes.texts]
+    assert "not reached: metastable, switching, terminal" in texts
+
+
+def test_limit_writes_a_file(main: Main, write_case: Write, tmp_path: Path) -> None:
+    case = write_case(CIRCLE)
+    output = tmp_path / "limit.json"
+    assert main("limit", case, "--json", "--output", output) == (0, f"written to {output}\n")
+    assert json.loads(output.read_text())["dimension"] == 1
+    code, err = main("limit", case, "--output", tmp_path / "none/limit.txt")
+    assert code == 2
+    assert "none/limit.txt: cannot be written (No such file or directory)" in err
