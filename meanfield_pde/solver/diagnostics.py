@@ -14,9 +14,9 @@ from functools import cached_property, partial
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import AXES
-from meanfield_pde.solver.velocity import SharedSum
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 
@@ -116,7 +116,7 @@ class Diagnostics:
             centres = volumes.gather(volumes.centre[own])
             # <x, B y> = <B^T x, y>: the log of the inner integral is the log partition at x.
             scores = layer.scores(centres)
-            self._energy_sum = SharedSum(volumes, centres, centres, scores, self._tolerance)
+            self._energy_sum = SharedSum(volumes.comm, centres, centres, scores, self._tolerance)
 
     def row(self, masses: np.ndarray) -> dict[str, float]:
         """The functionals for the masses of all cells, in input order. Collective."""

@@ -22,7 +22,7 @@ FAST = {"contract", "nsz", "nnan", "ninf"}
 
 
 @numba.njit(inline="always")
-def _power_of_two(x):  # type: ignore[no-untyped-def]
+def power_of_two(x):  # type: ignore[no-untyped-def]
     """2^x to 3e-16 for -1020 <= x < 1023, smaller x taken as -1020; it vectorises.
 
     x = k + f with |f| <= 1/2; 2^f is a polynomial of degree 10, which interpolates at Chebyshev
@@ -56,7 +56,7 @@ def summarise_leaves(points, log_masses, log_mass, mean):  # type: ignore[no-unt
             largest = max(largest, log_masses[start + j])
         total, x, y, z = 0.0, 0.0, 0.0, 0.0
         for j in range(LEAF):
-            share[j] = _power_of_two((log_masses[start + j] - largest) * LOG2_E)
+            share[j] = power_of_two((log_masses[start + j] - largest) * LOG2_E)
             total += share[j]
             x += share[j] * points[0, start + j]
             y += share[j] * points[1, start + j]
@@ -191,7 +191,7 @@ def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
                 u, v, w = x * LOG2_E, y * LOG2_E, z * LOG2_E
                 mass = log_masses[j] * LOG2_E
                 for i in range(TILE):
-                    weight = _power_of_two(a[i] * u + b[i] * v + c[i] * w + (mass - level[i]))
+                    weight = power_of_two(a[i] * u + b[i] * v + c[i] * w + (mass - level[i]))
                     total[i] += weight
                     sum_x[i] += weight * x
                     sum_y[i] += weight * y
