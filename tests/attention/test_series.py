@@ -174,18 +174,21 @@ def test_neither_threads_nor_parts_of_the_work_change_a_bit() -> None:
         assert part.tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
-def test_chosen_where_a_kernel_holds_thousands_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meanfield_pde.attention.sum.series.MANY", 2000)
-    points, log_masses = tails_of_1e_minus_300(60_000)
-    where = spiral(3000)
+def test_chosen_where_a_kernel_holds_thousands_of_sources() -> None:
+    points, where = spiral(80_000), spiral(40_000)
+    log_masses = 300.0 * (np.abs(points @ [0.6, 0.0, 0.8]) - 1)
     chosen = []
-    for beta in (20.0, 3000.0):
+    for beta in (40.0, 3000.0):
         sums = AttentionSum(points, where, beta * where, TOLERANCE)
-        found, logs = sums.evaluate(log_masses)
+        sums.load(log_masses)
         chosen.append(sums.estimate.use_series)
-        means, expected = naive(beta * where[::97], points, log_masses)
-        assert np.linalg.norm((found[::97] - means).astype(float), axis=1).max() <= TOLERANCE
-        assert np.abs(logs[::97] - expected).max() <= TOLERANCE
+        tiles = np.arange(sums.tiles_at_once)
+        found = sums.sums(tiles, None)
+        targets = sums.targets.order[: found.shape[1] : 9]
+        means, logs = naive(beta * where[targets], points, log_masses)
+        error = np.linalg.norm((found[:3, ::9].T - means).astype(float), axis=1)
+        assert error.max() <= TOLERANCE
+        assert np.abs(found[3, ::9] - logs).max() <= TOLERANCE
     assert chosen == [True, False]
 
 
