@@ -175,10 +175,10 @@ def test_neither_threads_nor_parts_of_the_work_change_a_bit() -> None:
 
 
 def test_chosen_where_a_kernel_holds_thousands_of_sources() -> None:
-    points, where = spiral(80_000), spiral(40_000)
-    log_masses = 300.0 * (np.abs(points @ [0.6, 0.0, 0.8]) - 1)
+    points, where = spiral(160_000), spiral(40_000)
+    log_masses = 200.0 * (np.abs(points @ [0.6, 0.0, 0.8]) - 1)
     chosen = []
-    for beta in (40.0, 3000.0):
+    for beta in (30.0, 3000.0):
         sums = AttentionSum(points, where, beta * where, TOLERANCE)
         sums.load(log_masses)
         chosen.append(sums.estimate.use_series)

@@ -29,10 +29,12 @@ enter, so that masses of 1e-300, and log masses below all doubles, are as exact 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import comb
 from typing import Any
 
+import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
@@ -43,6 +45,7 @@ from meanfield_pde.attention.sum.tree import LEAF, TILE, boxes
 # Targets of a block and sources of a group: the fewest with which rho exceeds this, as measured.
 SIZES = (128, 256, 512, 1024)
 _SPAN = 0.5
+_PART = 4  # blocks that a thread takes at once
 
 
 class Series:
@@ -74,7 +77,7 @@ class Series:
         for group, frame in enumerate(unit):
             part = slice(group * self.size, (group + 1) * self.size)
             self._local[:, part] = frame @ (ordered[part] - self._boxes[group, :3]).T
-        self._table, self._choose = _polynomials()
+        self._polynomials = _polynomials()
 
     def cost(self, blocks: np.ndarray) -> np.ndarray:
         """Nanoseconds for each of the blocks listed, by a count of terms; -1 if left to tiles."""
@@ -92,10 +95,22 @@ class Series:
     def _run(self, blocks: np.ndarray, *, compute: bool) -> tuple[np.ndarray, np.ndarray]:
         out = np.empty((4, len(blocks) * self.size if compute else 0))
         cost = np.empty(len(blocks))
-        block_sums(
-            self._targets.scores, blocks, self._block_boxes, self.size, self._groups(),
-            self._tolerance, self._table, self._choose, compute, out, cost,
-        )  # fmt: skip
+        groups = self._groups()
+
+        def do(part: tuple[int, int]) -> None:
+            block_sums(
+                part, self._targets.scores, blocks, self._block_boxes, self.size, groups,
+                self._tolerance, self._polynomials, compute, (out, cost),
+            )  # fmt: skip
+
+        # Threads of Python's rather than numba's, which would compile the loops once more.
+        threads = numba.get_num_threads()
+        if threads == 1:
+            do((0, len(blocks)))
+        else:
+            parts = [(k, min(k + _PART, len(blocks))) for k in range(0, len(blocks), _PART)]
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(do, parts))
         return out, cost
 
     def _groups(self) -> tuple[Any, ...]:
@@ -104,7 +119,7 @@ class Series:
         leaves = group_log_masses[0]
         log_mass = np.logaddexp.reduceat(leaves, np.arange(0, len(leaves), self.size // LEAF))
         upper = (node_mean, group_log_masses[1], tree_boxes[2], group_log_masses[2])
-        groups = (self._boxes, log_mass, self._frame, self._half)
+        groups = (self._boxes, log_mass, self._frame, self._half, self.size)
         return points, log_masses, self._local, upper, groups
 
 

@@ -85,7 +85,8 @@ def _weigh(block, points, log_masses, start, weights, total):  # type: ignore[no
         largest = max(largest, weights[j])
     for j in range(count):
         weights[j] = power_of_two((weights[j] - largest) * LOG2_E)
-    total[:] = 0.0
+    for i in range(4):
+        total[i] = 0.0
     fold = count // 4
     for j in range(fold):
         k = start + j
@@ -111,7 +112,9 @@ def _orders(rho, half, budget, table, degrees):  # type: ignore[no-untyped-def]
     along = rho[1] + rho[2]
     if math.exp(along + rho[0]) <= budget:
         return -1, 0
-    row = int(np.searchsorted(reach, along))
+    row = 0
+    while row < reach.size and reach[row] < along:
+        row += 1
     if row == reach.size or rho[0] > 1.0:
         return -2, 0
     radius = half[1] + half[2]
@@ -172,7 +175,8 @@ def _weigh_all(block, points, log_masses, size, found, weights, share, mean):  #
     """
     total = np.empty(4)
     level, z = 4 * NO_MASS, 0.0
-    mean[:] = 0.0
+    for i in range(3):
+        mean[i] = 0.0
     for k in range(found.size):
         first = found[k] * size
         row = weights[k, : min(size, log_masses.size - first)]
@@ -180,12 +184,15 @@ def _weigh_all(block, points, log_masses, size, found, weights, share, mean):  #
         if share[k] > level:
             shrink = math.exp(level - share[k])
             z *= shrink
-            mean *= shrink
+            for i in range(3):
+                mean[i] *= shrink
             level = share[k]
         part = math.exp(share[k] - level)
         z += part * total[3]
-        mean += part * total[:3]
-    mean /= z
+        for i in range(3):
+            mean[i] += part * total[i]
+    for i in range(3):
+        mean[i] /= z
     return level + math.log(z)
 
 
@@ -217,7 +224,8 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
     targets = scores.shape[1]
     offset = np.empty((3, targets))
     for i in range(3):
-        offset[i] = scores[i] - block[i]
+        for t in range(targets):
+            offset[i, t] = scores[i, t] - block[i]
     sums = np.zeros((4, targets))
     work = _workspace(targets if compute else 1, size)
     rho, degrees = np.empty(3), np.empty(POWERS + 1, np.int64)
@@ -254,21 +262,19 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
     return cost
 
 
-@numba.njit(cache=True, parallel=True)
-def block_sums(scores, blocks, boxes, size, sources, tolerance, table, choose, compute, out, cost):  # type: ignore[no-untyped-def]
-    """The sums at the targets of the blocks listed, or only what they cost: see `_block`."""
-    # A parallel loop takes arrays, not tuples of tuples.
-    points, log_masses, local, upper, groups = sources
-    node_mean, node_log_mass, top_box, top_log_mass = upper
-    box, log_mass, frame, half = groups
-    reach, error, slope_error = table
-    for position in numba.prange(blocks.size):
+@numba.njit(cache=True, nogil=True)
+def block_sums(part, scores, blocks, boxes, size, sources, tolerance, polynomials, compute, out):  # type: ignore[no-untyped-def]
+    """The sums at the targets of a part of the blocks listed, or only what they cost: see `_block`.
+
+    Their places in the results are those of the blocks in the list.
+    """
+    table, choose = polynomials
+    rows, cost = out
+    for position in range(part[0], part[1]):
         first = blocks[position] * size
         last = min(first + size, scores.shape[1])
         place = position * size
-        tree = (node_mean, node_log_mass, top_box, top_log_mass)
-        inner = (points, log_masses, local, tree, (box, log_mass, frame, half, size))
         cost[position] = _block(
-            scores[:, first:last], boxes[blocks[position]], inner, tolerance,
-            (reach, error, slope_error), choose, compute, out[:, place : place + last - first],
+            scores[:, first:last], boxes[blocks[position]], sources, tolerance, table, choose,
+            compute, rows[:, place : place + last - first],
         )  # fmt: skip

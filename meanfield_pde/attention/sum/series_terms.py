@@ -22,10 +22,12 @@ def _moments(weights, a, b, degree, row, column, parts, result):  # type: ignore
     """
     count = weights.size
     fold = count // 4
-    row[:count] = weights
+    for j in range(count):
+        row[j] = weights[j]
     term = 0
     for i in range(degree + 1):
-        column[:count] = row[:count]
+        for j in range(count):
+            column[j] = row[j]
         powers = degree - i + 1
         for k in range(0, powers, 2):
             even, odd = parts[term], parts[term + 1]
@@ -60,13 +62,17 @@ def _polynomial(moment, degree, choose, a, b, inner, slope, out):  # type: ignor
     """Rows value, d/da, d/db of sum_(i + k <= degree) moment_ik choose_ik a^i b^k, by Horner."""
     count = a.size
     value, by_a, by_b = out[0], out[1], out[2]
-    out[:, :count] = 0.0
+    for t in range(count):
+        value[t] = 0.0
+        by_a[t] = 0.0
+        by_b[t] = 0.0
     for i in range(degree, -1, -1):
         first = i * (degree + 1) - i * (i - 1) // 2
         k = degree - i
         leading = moment[first + k] * choose[i, k]
-        inner[:count] = leading
-        slope[:count] = 0.0
+        for t in range(count):
+            inner[t] = leading
+            slope[t] = 0.0
         k -= 1
         if k % 2 == 0:
             constant = moment[first + k] * choose[i, k]
@@ -118,8 +124,10 @@ def add_series(weights, local, frame, offset, mean, scale, series, work, sums): 
         for t in range(count):
             along[i, t] = offset[0, t] * x + offset[1, t] * y + offset[2, t] * z
     normal, a, b = along[0, :count], along[1, :count], along[2, :count]
-    power[:count] = 1.0
-    value[:, :count] = 0.0
+    for t in range(count):
+        power[t] = 1.0
+        for i in range(4):
+            value[i, t] = 0.0
     for k in range(last + 1):
         degree = degrees[k]
         _moments(weights, local[1], local[2], degree, row, column, parts, moment)

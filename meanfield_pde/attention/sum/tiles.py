@@ -1,6 +1,8 @@
 """The sum itself: tiles of targets against the leaves of the tree of sources, with pruning.
 
-Compiled functions carry no types here: numba compiles them for the arguments it meets.
+Compiled functions carry no types here: numba compiles them for the arguments it meets. They have
+loops where numpy would have slices, because numba takes seconds to compile the checks of their
+shapes.
 """
 
 from __future__ import annotations
@@ -70,15 +72,19 @@ def summarise_nodes(child_log_mass, child_mean, log_mass, mean):  # type: ignore
     """The same for the nodes of the level above."""
     for k in range(log_mass.size):
         start, stop = k * BRANCH, min((k + 1) * BRANCH, child_log_mass.size)
-        largest = child_log_mass[start:stop].max()
+        largest = child_log_mass[start]
+        for j in range(start + 1, stop):
+            largest = max(largest, child_log_mass[j])
         total = 0.0
-        mean[:, k] = 0.0
+        for i in range(3):
+            mean[i, k] = 0.0
         for j in range(start, stop):
             share = math.exp(child_log_mass[j] - largest)
             total += share
             for i in range(3):
                 mean[i, k] += share * child_mean[i, j]
-        mean[:, k] /= total
+        for i in range(3):
+            mean[i, k] /= total
         log_mass[k] = largest + math.log(total)
 
 
