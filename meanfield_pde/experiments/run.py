@@ -21,7 +21,7 @@ from meanfield_pde.figures.history import draw_history
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checkpoint import restore_checkpoint
-from meanfield_pde.results.folder import check_folder, claim_folder
+from meanfield_pde.results.folder import check_folder, claim_folder, read_result
 from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar, ProgressLines

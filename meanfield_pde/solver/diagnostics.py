@@ -14,9 +14,9 @@ from functools import cached_property, partial
 import numpy as np
 
 from meanfield_pde.attention.heads import Layer, heads_of
+from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import AXES
-from meanfield_pde.solver.velocity import SharedSum
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 
@@ -133,7 +133,7 @@ class Diagnostics:
             for head in heads:
                 # <x, B y> = <B^T x, y>: the log of the inner integral is the log partition at x.
                 scores = head.scores(centres)
-                inner = SharedSum(volumes, centres, centres, scores, self._tolerance)
+                inner = SharedSum(volumes.comm, centres, centres, scores, self._tolerance)
                 self._energy_sums.append((head.beta, inner))
 
     def row(self, masses: np.ndarray) -> dict[str, float]:

@@ -17,74 +17,12 @@ import numpy as np
 from meanfield_pde.attention.cell_sources import refinement_pays, three_points
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.perceptron import Perceptron
-from meanfield_pde.attention.sum import AttentionSum
-from meanfield_pde.attention.sum.low_rank import all_groups
-from meanfield_pde.attention.sum.tree import TILE
+from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 _log = logging.getLogger("meanfield_pde")
-
-
-class SharedSum:
-    """An attention sum with fixed sources and targets, its work dealt out to the ranks.
-
-    Tiles of targets are dealt in turn, because their cost varies from place to place on the sphere;
-    groups of sources, for the moments of the expansion, in ranges. Every rank gets the whole
-    result: O(cells) numbers, as many as the masses it needs in any case.
-    """
-
-    def __init__(
-        self,
-        volumes: FiniteVolumes,
-        sources: np.ndarray,
-        targets: np.ndarray,
-        scores: np.ndarray,
-        tolerance: float,
-    ) -> None:
-        self._comm = comm = volumes.comm
-        self._sum = AttentionSum(sources, targets, scores, tolerance)
-        ranks = range(comm.size)
-        shares = [np.arange(rank, self._sum.targets.tiles, comm.size) for rank in ranks]
-        self._tiles = shares[comm.rank]
-        self._counts = [share.size * TILE * 4 for share in shares]
-        groups = np.array_split(all_groups(), comm.size)
-        self._groups = groups[comm.rank]
-        self._group_counts = np.array([share.size for share in groups])
-        # The targets in the order in which the ranks' results follow one another.
-        self._order = self._sum.targets.order.reshape(-1, TILE)[np.concatenate(shares)].ravel()
-
-    @property
-    def method(self) -> str:
-        """How the last sums were computed, and the estimate that this was chosen by."""
-        return str(self._sum.estimate)
-
-    def __call__(self, log_masses: np.ndarray) -> np.ndarray:
-        """Rows (m, log Z) at all targets for the log masses of all sources. Collective."""
-        attention_sum = self._sum
-        attention_sum.load(log_masses)
-        total = self._total_moments() if attention_sum.estimate.use_low_rank else None
-        own = np.ascontiguousarray(attention_sum.sums(self._tiles, total).T)
-        gathered = own
-        if self._comm.size > 1:
-            gathered = np.empty((len(self._order), 4))
-            self._comm.Allgatherv(own, [gathered, self._counts])
-        dimension = attention_sum.sources.dimension
-        result = np.empty((attention_sum.targets.count, dimension + 1))
-        result[self._order, :-1] = gathered[:, :dimension]
-        result[self._order, -1] = gathered[:, 3]
-        return result
-
-    def _total_moments(self) -> np.ndarray:
-        own = self._sum.moments(self._groups)
-        parts = own
-        if self._comm.size > 1:
-            # Added up in the order of the groups on every rank: the same sum on any number of them.
-            parts = np.empty((self._group_counts.sum(), *own.shape[1:]))
-            counts = self._group_counts * int(np.prod(own.shape[1:]))
-            self._comm.Allgatherv(own, [parts, counts])
-        return parts.sum(axis=0)
 
 
 class MeanField:
@@ -176,7 +114,7 @@ class MeanField:
             points, shares = three_points(cells)
             sources = points.reshape(-1, volumes.dimension)
             self._log_shares = np.log(shares)
-        return SharedSum(volumes, sources, volumes.vertices, scores, self.tolerance)
+        return SharedSum(volumes.comm, sources, volumes.vertices, scores, self.tolerance)
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
         return np.einsum("fi,fi->f", self._push, self._facet_mean @ vertex_means)

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from meanfield_pde.wasserstein.certificate import Plan, Potentials, Problem, feasible_potentials
-from meanfield_pde.wasserstein.pricing import c_transform
+from meanfield_pde.wasserstein.certificate import (
+    Plan,
+    Potentials,
+    Problem,
+    feasible_potentials,
+    potentials_of_sources,
+)
 
 
 def solve_to_atoms(problem: Problem) -> tuple[Plan, Potentials]:
@@ -19,8 +24,7 @@ def solve_to_atoms(problem: Problem) -> tuple[Plan, Potentials]:
         return Plan(rows, columns, flow), feasible_potentials(problem, v)
     mirrored = Problem(problem.cost, problem.targets, problem.sources, problem.b, problem.a)
     columns, rows, flow, u = _towards_atoms(mirrored)
-    v = c_transform(problem.cost, problem.targets, problem.sources, u)
-    return Plan(rows, columns, flow), feasible_potentials(problem, v)
+    return Plan(rows, columns, flow), potentials_of_sources(problem, u)
 
 
 def _towards_atoms(

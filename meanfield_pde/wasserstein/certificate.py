@@ -138,10 +138,16 @@ def feasible_plan(problem: Problem, plan: Plan, joint: bool = False) -> tuple[Pl
     return Plan(rows, columns, flow), float(missing)
 
 
+def exact_sum(terms: np.ndarray) -> float:
+    """The sum, rounded once."""
+    return math.fsum(terms.tolist())  # several times as fast as over an array
+
+
 def plan_value(problem: Problem, plan: Plan) -> float:
     """The cost of a plan, sum c_ij x_ij."""
     sources, targets = problem.sources.points, problem.targets.points
-    return math.fsum(problem.cost.of_arcs(sources, targets, plan.rows, plan.columns) * plan.flow)
+    costs = problem.cost.of_arcs(sources, targets, plan.rows, plan.columns)
+    return exact_sum(costs * plan.flow)
 
 
 def _cost_of_mass_error(problem: Problem) -> float:
@@ -152,7 +158,7 @@ def _cost_of_mass_error(problem: Problem) -> float:
     if problem.mass_error == 0.0:
         return 0.0
     largest = problem.cost.upper_bound(problem.sources.points, problem.targets.points)
-    return 2 * problem.mass_error * math.fsum(problem.a) * largest
+    return 2 * problem.mass_error * exact_sum(problem.a) * largest
 
 
 def upper_bound(problem: Problem, plan: Plan, missing: float) -> float:
@@ -170,8 +176,14 @@ def feasible_potentials(problem: Problem, v: np.ndarray) -> Potentials:
     return Potentials(c_transform(problem.cost, problem.sources, problem.targets, v), v)
 
 
+def potentials_of_sources(problem: Problem, u: np.ndarray) -> Potentials:
+    """The potentials (u, u^c), u shifted to mean zero: feasible whatever u is."""
+    u = u - (problem.a @ u) / problem.a.sum()
+    return Potentials(u, c_transform(problem.cost, problem.targets, problem.sources, u))
+
+
 def lower_bound(problem: Problem, potentials: Potentials) -> float:
     """Lower bound a.u + b.v of the optimal cost from feasible potentials, rounded down."""
     terms = np.concatenate([problem.a * potentials.u, problem.b * potentials.v])
     rounding = 2 * _EPS * float(np.abs(terms).sum())
-    return math.fsum(terms) - rounding - _cost_of_mass_error(problem)
+    return exact_sum(terms) - rounding - _cost_of_mass_error(problem)

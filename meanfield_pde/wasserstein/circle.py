@@ -16,8 +16,7 @@ import math
 import numpy as np
 from numba import njit
 
-from meanfield_pde.wasserstein.certificate import Plan, Potentials, Problem, feasible_potentials
-from meanfield_pde.wasserstein.pricing import c_transform
+from meanfield_pde.wasserstein.certificate import Plan, Potentials, Problem, potentials_of_sources
 
 # Halvings of the shift's interval [-1, 1]: down to the rounding of the masses.
 _HALVINGS = 60
@@ -52,7 +51,6 @@ def solve_on_circle(problem: Problem) -> tuple[Plan, Potentials]:
     weight = slope_high / jump if jump > 0.0 else 0.5
     u = np.empty(len(a))
     u[by_source] = weight * u_low + (1.0 - weight) * u_high
-    v = c_transform(problem.cost, problem.targets, problem.sources, u)
 
     # At the best shift an arc is empty, one that leads from a source to the next target or from a
     # target to the next source (not just one of an atom with hardly any mass). After it each arc
@@ -61,7 +59,7 @@ def solve_on_circle(problem: Problem) -> tuple[Plan, Potentials]:
     links = np.where(same_as_last != same_as_next, flow, np.inf)
     around = np.roll(np.arange(len(flow)), -1 - int(np.argmin(links)))
     rows, columns = by_source[rows[around]], by_target[columns[around]]
-    return Plan(rows, columns, np.full(len(flow), np.inf)), feasible_potentials(problem, v)
+    return Plan(rows, columns, np.full(len(flow), np.inf)), potentials_of_sources(problem, u)
 
 
 def _angles(points: np.ndarray, origin: np.ndarray) -> np.ndarray:

@@ -34,6 +34,10 @@ class Cost:
         """Costs of the arcs from sources[rows] to targets[columns]."""
         return _arc_costs(sources, targets, rows, columns, self.geodesic, self.p)
 
+    def between_all(self, sources: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Costs from all sources, n x d, to all targets, d x m."""
+        return _all_costs(sources, columns, self.geodesic, self.p)
+
     def upper_bound(self, sources: np.ndarray, targets: np.ndarray) -> float:
         """A number that no cost between the two sets of points exceeds (bounding box)."""
         low = np.minimum(sources.min(axis=0), targets.min(axis=0))
@@ -134,6 +138,14 @@ def fill_costs(
     if p == 2:
         for t in range(size):
             out[t] *= out[t]
+
+
+@njit(cache=True)
+def _all_costs(sources: np.ndarray, columns: np.ndarray, geodesic: bool, p: int) -> np.ndarray:
+    costs = np.empty((sources.shape[0], columns.shape[1]))
+    for i in range(sources.shape[0]):
+        fill_costs(sources[i], columns, 0, columns.shape[1], costs[i], geodesic, p)
+    return costs
 
 
 @njit(cache=True)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.wasserstein.assignment import is_assignment, solve_assignment
 from meanfield_pde.wasserstein.atoms import solve_to_atoms
 from meanfield_pde.wasserstein.certificate import (
     Plan,
     Potentials,
     Problem,
+    exact_sum,
     feasible_plan,
-    feasible_potentials,
     lower_bound,
     plan_value,
     upper_bound,
@@ -59,7 +60,7 @@ class WassersteinResult:
         status: "exact" (a closed form), "optimal" (interval closed to rtol), "rounding limit"
             (as narrow as double precision allows), "time limit", "iteration limit" or "solver
             failure". The interval holds in every case.
-        method: "circle", "atoms" or "linear program".
+        method: "circle", "atoms", "assignment" or "linear program".
         duals: potentials u, v on the atoms of mu and nu with u_i + v_j <= c_ij^p; for any masses a,
             b on the same atoms a.u + b.v <= W_p^p.
         continuous: interval for W_p between the densities that the cells stand for, equal to
@@ -102,7 +103,7 @@ def wasserstein(
         cost: "geodesic", 2 asin(|x - y|/2) between points of the unit sphere, or "chordal", |x - y|
             between any points.
         method: "auto" uses the closed forms (geodesic cost on the circle; one side with at most two
-            atoms) where there is one; "lp" always solves the linear program.
+            atoms; equal masses) where there is one; "lp" always solves the linear program.
         rtol: relative width of the certified interval of W_p^p at which to stop.
         time_limit: seconds after which to return the interval reached.
         duals: `duals` of an earlier result on the same atoms, to start from.
@@ -138,8 +139,7 @@ def wasserstein(
 
     plan = Plan(kept_a[plan.rows], kept_b[plan.columns], plan.flow)
     if len(kept_a) < len(whole.problem.a) or len(kept_b) < len(whole.problem.b):
-        v = c_transform(chosen, whole.problem.targets, problem.sources, potentials.u)
-        potentials = feasible_potentials(whole.problem, v)
+        potentials = whole.potentials_of_all(problem, kept_a, kept_b, potentials)
     return _result(whole, plan, potentials, name, status, mu, nu)
 
 
@@ -149,13 +149,15 @@ def _closed_form(problem: Problem) -> tuple[str, Plan, Potentials] | None:
         name, (plan, potentials) = "atoms", solve_to_atoms(problem)
     elif problem.cost.geodesic and problem.sources.points.shape[1] == 2:
         name, (plan, potentials) = "circle", solve_on_circle(problem)
+    elif is_assignment(problem):
+        name, (plan, potentials) = "assignment", solve_assignment(problem)
     else:
         return None
     # A closed form is exact to rounding or it is wrong, and then the linear program decides.
     plan, missing = feasible_plan(problem, plan)
     upper, lower = upper_bound(problem, plan, missing), lower_bound(problem, potentials)
     largest = problem.cost.upper_bound(problem.sources.points, problem.targets.points)
-    exact = upper - lower <= CLOSED_FORM_ERROR * largest * math.fsum(problem.a)
+    exact = upper - lower <= CLOSED_FORM_ERROR * largest * exact_sum(problem.a)
     return (name, plan, potentials) if exact else None
 
 
@@ -206,6 +208,23 @@ class _Assembled:
         )
         return problem, kept_a, kept_b
 
+    def potentials_of_all(
+        self, problem: Problem, kept_a: np.ndarray, kept_b: np.ndarray, potentials: Potentials
+    ) -> Potentials:
+        """Potentials of the atoms that were kept, with the best ones for all others."""
+        whole, cost = self.problem, self.problem.cost
+        u, v = np.empty(len(whole.a)), np.empty(len(whole.b))
+        u[kept_a], v[kept_b] = potentials.u, potentials.v
+        others = np.delete(np.arange(len(v)), kept_b)
+        if len(others):
+            cloud = make_cloud(whole.targets.points[others])
+            v[others] = c_transform(cost, cloud, problem.sources, potentials.u)
+        others = np.delete(np.arange(len(u)), kept_a)
+        if len(others):
+            cloud = make_cloud(whole.sources.points[others])
+            u[others] = c_transform(cost, cloud, whole.targets, v)
+        return Potentials(u, v)
+
     def potentials_from(self, duals: tuple[np.ndarray, np.ndarray]) -> Potentials:
         """Duals that the user gives, in the order of the problem."""
         u, v = (np.asarray(values, dtype=float) for values in duals)
@@ -253,7 +272,7 @@ def _with_common_total(
     a, b = (np.ldexp(masses, -math.frexp(masses.max())[1]) for masses in (masses_a, masses_b))
     if np.array_equal(np.sort(a), np.sort(b)):
         return a, b, 0.0
-    return a, b * (math.fsum(a) / math.fsum(b)), 4 * _EPS
+    return a, b * (exact_sum(a) / exact_sum(b)), 4 * _EPS
 
 
 def _result(
@@ -266,7 +285,7 @@ def _result(
     nu: Measure,
 ) -> WassersteinResult:
     problem = whole.problem
-    p, total = problem.cost.p, math.fsum(problem.a)
+    p, total = problem.cost.p, exact_sum(problem.a)
     plan, missing = feasible_plan(problem, plan, joint=True)
     upper = float(upper_bound(problem, plan, missing)) / total
     lower = max(0.0, lower_bound(problem, potentials) / total)

@@ -15,9 +15,10 @@ import pytest
 from meanfield_pde import Attention, circle_mesh, sphere_mesh
 from meanfield_pde.attention.cell_sources import refinement_pays, three_points
 from meanfield_pde.attention.sum import softmax_mean
+from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.velocity import MeanField, SharedSum
+from meanfield_pde.solver.velocity import MeanField
 from tests.problems import SURFACES
 
 
@@ -127,7 +128,7 @@ def test_the_method_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_shared_sums_are_those_of_one_call(beta: float) -> None:
     volumes = FiniteVolumes(sphere_mesh(1280))
     scores = beta * volumes.vertices
-    shared = SharedSum(volumes, volumes.centre, volumes.vertices, scores, 1e-10)
+    shared = SharedSum(volumes.comm, volumes.centre, volumes.vertices, scores, 1e-10)
     log_masses = np.log(volumes.volume) + 3 * volumes.centre[:, 0]
     found = shared(log_masses)
     assert found[:, :3] == pytest.approx(

@@ -71,9 +71,10 @@ def test_equal_masses_against_all_permutations(seed: int, p: int, cost: str) -> 
     best = min(
         math.fsum(costs[i, s[i]] for i in range(6)) for s in itertools.permutations(range(6))
     )
-    result = wasserstein(Measure(x, np.ones(6)), Measure(y, np.ones(6)), p, cost)
-    assert_holds(result, (best / 6) ** (1 / p), 1e-13)
-    assert result.status == "optimal"
+    for method, status in (("lp", "optimal"), ("auto", "exact")):
+        result = wasserstein(Measure(x, np.ones(6)), Measure(y, np.ones(6)), p, cost, method=method)
+        assert_holds(result, (best / 6) ** (1 / p), 1e-13)
+        assert result.status == status
 
 
 @pytest.mark.parametrize("cost", BOTH_COSTS)

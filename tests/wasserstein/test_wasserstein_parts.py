@@ -206,3 +206,39 @@ def test_an_iteration_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     bracket = sifting.sift(random_problem(9, 30, 30, Cost(True, 2)), 1e-10, math.inf)
     assert bracket.status == "iteration limit"
     assert bracket.lower < bracket.upper
+
+
+@pytest.mark.parametrize("cost", ["geodesic", "chordal"])
+@pytest.mark.parametrize("p", [1, 2])
+def test_equal_masses_are_an_assignment(p: int, cost: str) -> None:
+    """As exact as the linear program, with an interval closed to rounding."""
+    rng = np.random.default_rng(p)
+    x, y = (
+        points / np.linalg.norm(points, axis=1)[:, None] for points in rng.normal(size=(2, 300, 3))
+    )
+    mu, nu = Measure(x, np.full(300, 0.1)), Measure(y, np.full(300, 7.0))
+    found = wasserstein(mu, nu, p, cost)
+    assert found.method == "assignment"
+    assert found.gap < 1e-11
+    expected = wasserstein(mu, nu, p, cost, method="lp")
+    assert expected.method == "linear program"
+    assert found.value == pytest.approx(expected.value, rel=1e-10)
+    nearly = np.full(300, 7.0)
+    nearly[0] *= 1 + 1e-9
+    assert wasserstein(mu, Measure(y, nearly), p, cost).method == "linear program"
+
+
+def test_atoms_without_mass_get_feasible_potentials() -> None:
+    """They are left out of the solve, and their potentials are filled in afterwards."""
+    rng = np.random.default_rng(6)
+    angle = rng.uniform(0, 2 * np.pi, (2, 90))
+    x, y = (np.column_stack([np.cos(t), np.sin(t)]) for t in angle)
+    a, b = rng.uniform(size=(2, 90))
+    a[::3], b[1::4] = 0.0, 1e-40
+    for p in (1, 2):
+        found = wasserstein(Measure(x, a), Measure(y, b), p)
+        u, v = found.duals
+        costs = (2 * np.arcsin(np.linalg.norm(x[:, None] - y, axis=2) / 2)) ** p
+        assert (u[:, None] + v <= costs + 1e-14).all()
+        value = (a / a.sum()) @ u + (b / b.sum()) @ v
+        assert value == pytest.approx(found.value**p, rel=1e-12)

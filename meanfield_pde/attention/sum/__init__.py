@@ -4,7 +4,7 @@ For scores w_i and sources y_j with masses M_j,
 
     Z_i = sum_j M_j exp(<w_i, y_j>),     m_i = (1 / Z_i) sum_j M_j exp(<w_i, y_j>) y_j.
 
-This is nearly all of the run time, and there are two ways to compute it, both within a tolerance
+This is nearly all of the run time, and there are three ways to compute it, all within a tolerance
 that is a bound for every target (rounding apart), times the largest |y_j|; for log Z likewise.
 
 Tiles (`tiles`) add up the terms. Sources are the leaves of a tree (`tree`), targets are grouped in
@@ -20,9 +20,12 @@ masses enter: masses of 1e-300 are as exact as any.
 
 The expansion (`low_rank`, with its loops in `harmonics`) is for short scores, where nothing can be
 skipped. A mean is accepted if its Z is large enough for the bound on the error to hold; the others
-are left to tiles. `cost_model` chooses between the two, `summation` puts it all together.
+are left to tiles.
 
-This package knows nothing of ranks: `solver.velocity.SharedSum` deals tiles and groups out to them.
+Series (`series`, with its loops in `series_loops` and `series_terms`) are for kernels that hold
+thousands of sources: blocks of targets and groups of sources meet through moments, with a bound
+relative to every Z. `cost_model` chooses among the three, `summation` puts it all together, and
+`shared` deals the work out to ranks.
 """
 
 from meanfield_pde.attention.sum.sources import Sources, Targets

@@ -100,9 +100,11 @@ def _weights(r, dimension, weight):  # type: ignore[no-untyped-def]
         for i in range(_LANES):
             ratio[i] = r[i] / (r[i] * ratio[i] + (2 * k + dimension - 2))
         if k < size:
-            weight[k] = ratio
+            for i in range(_LANES):
+                weight[k, i] = ratio[i]
     total, product = np.ones(_LANES), np.ones(_LANES)
-    weight[0] = 1.0
+    for i in range(_LANES):
+        weight[0, i] = 1.0
     for k in range(1, size):
         multiplicity = 2.0 * k + 1 if dimension == 3 else 2.0
         for i in range(_LANES):
@@ -182,5 +184,6 @@ def sums(scores, tiles, fields, first, second, start, offset, dimension):  # typ
         begin = batch * _LANES
         end = min(begin + _LANES, tiles.size * TILE)
         for k in range(4):
-            out[k, begin:end] = total[k, : end - begin]
+            for i in range(begin, end):
+                out[k, i] = total[k, i - begin]
     return out

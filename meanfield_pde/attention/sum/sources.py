@@ -19,6 +19,8 @@ from meanfield_pde.errors import InputError
 
 # Beyond this the rounding of a score is as large as the differences that decide a softmax.
 LARGEST_SCORE = 1e14
+# From so many targets on, tiles are nested in larger groups.
+MANY = 8192
 
 
 class Sources:
@@ -66,7 +68,7 @@ class Sources:
     def sums(self, scores: np.ndarray, tiles: np.ndarray, tolerance: float) -> np.ndarray:
         """Rows m_x, m_y, m_z, log Z for the targets of the tiles listed; scores are 3 x N."""
         out = np.empty((4, len(tiles) * TILE))
-        tile_sums(scores, tiles, self._tree(), self._slack(tolerance), out)
+        tile_sums(scores, tiles, self.tree(), self._slack(tolerance), out)
         return out
 
     def survey(
@@ -75,13 +77,24 @@ class Sources:
         """For the tiles listed: leaves to visit, and lower bounds of log Z (tiles x TILE)."""
         visits = np.empty(len(tiles))
         log_z = np.empty((len(tiles), TILE))
-        survey(scores, tiles, self._tree(), self._slack(tolerance), visits, log_z)
+        survey(scores, tiles, self.tree(), self._slack(tolerance), visits, log_z)
         return visits, log_z
+
+    def log_z_from_below(self, scores: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+        """Jensen's bound of log Z from all groups of the top level, tiles x TILE.
+
+        Unlike those of `survey`, which take the best group alone, it does not fall with the mass of
+        a group.
+        """
+        columns = (tiles[:, None] * TILE + np.arange(TILE)).ravel()
+        exponent = scores[:, columns].T @ self._group_mean[2] + self._group_log_mass[2]
+        return np.logaddexp.reduce(exponent, axis=1).reshape(-1, TILE)
 
     def _slack(self, tolerance: float) -> float:
         return math.log(tolerance / (2 * self.leaves))
 
-    def _tree(self) -> tuple[Any, ...]:
+    def tree(self) -> tuple[Any, ...]:
+        """What the compiled loops take."""
         return (
             self.points,
             self._log_masses,
@@ -96,7 +109,9 @@ class Targets:
 
     def __init__(self, where: np.ndarray, scores: np.ndarray) -> None:
         check_scores(scores)
-        order = np.concatenate(bisect(where, (TILE,)))
+        # Many targets are also taken in blocks, which are runs of tiles.
+        sizes = (TILE,) if len(where) < MANY else (TOP, TILE)
+        order = np.concatenate(bisect(where, sizes))
         self.count = len(where)
         # The last tile is filled up with copies of its last target.
         self.order = np.append(order, np.full(-len(order) % TILE, order[-1]))

@@ -16,6 +16,7 @@ import numpy as np
 from meanfield_pde.attention.sum import cost_model
 from meanfield_pde.attention.sum.harmonics import GROUPS
 from meanfield_pde.attention.sum.low_rank import Expansion, all_groups, degree_for
+from meanfield_pde.attention.sum.series import Series, pays
 from meanfield_pde.attention.sum.sources import Sources, Targets, check_scores
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
@@ -50,7 +51,19 @@ class AttentionSum:
             degree = degree_for(longest, tolerance, dimension)
             if degree is not None:
                 self._expansion = Expansion(dimension, degree, longest)
+        self._series = (
+            Series(self.sources, self.targets, tolerance)
+            if pays(self.sources, self.targets)
+            else None
+        )
         self.estimate: cost_model.Estimate
+
+    @property
+    def tiles_at_once(self) -> int:
+        """Tiles that `sums` wants together: runs of so many, from a multiple of it on."""
+        if self._series is not None and self.estimate.use_series:
+            return self._series.tiles
+        return 1
 
     def load(self, log_masses: np.ndarray) -> None:
         """Take the logs of the masses of all sources, and choose how to compute their sums."""
@@ -62,6 +75,8 @@ class AttentionSum:
             self._masses = sources.scaled_masses()
             # Z e^-r, relative to the largest mass as the expansion has it, must be at least this.
             self._smallest = 2 * expansion.error / self._tolerance * float(self._masses.sum())
+            if self._series is not None:
+                log_z = np.maximum(log_z, sources.log_z_from_below(targets.scores, self._surveyed))
             lengths = targets.lengths.reshape(-1, TILE)[self._surveyed]
             low = log_z - lengths - sources.largest < math.log(self._smallest)
             untrusted = float(low.any(axis=1).mean())
@@ -75,7 +90,15 @@ class AttentionSum:
             terms=None if expansion is None else expansion.terms,
             degree=None if expansion is None else expansion.degree,
             untrusted=untrusted,
+            series=None if self._series is None else self._work_of_series(self._series),
         )
+
+    def _work_of_series(self, series: Series) -> float | None:
+        """Estimated from a few blocks; None if one of them would be left to tiles."""
+        count = min(cost_model.SURVEYED_BLOCKS, series.blocks)
+        surveyed = np.linspace(0, series.blocks - 1, count).astype(np.int64)
+        cost = series.cost(surveyed)
+        return None if (cost < 0).any() else float(cost.mean()) * series.blocks
 
     def moments(self, groups: np.ndarray) -> np.ndarray:
         """The moments of the groups of sources listed, for the expansion; to be added up."""
@@ -88,12 +111,15 @@ class AttentionSum:
 
         Args:
             tiles: numbers of the tiles.
-            total: the sum of all moments; None computes everything by tiles.
+            total: the sum of all moments, for the expansion; None if another way is chosen.
         """
         with self._threads(len(tiles) / self.targets.tiles):
-            if total is None or self._expansion is None:
-                return self.sources.sums(self.targets.scores, tiles, self._tolerance)
-            return self._sums_by_expansion(self._expansion, tiles, total)
+            if total is not None and self._expansion is not None:
+                return self._sums_by_expansion(self._expansion, tiles, total)
+            if self._series is not None and self.estimate.use_series:
+                out, done = self._series.sums(tiles)
+                return self._left_to_tiles(out, tiles, done)
+            return self.sources.sums(self.targets.scores, tiles, self._tolerance)
 
     def _sums_by_expansion(
         self, expansion: Expansion, tiles: np.ndarray, total: np.ndarray
@@ -105,10 +131,14 @@ class AttentionSum:
         out[:3] /= z
         lengths = self.targets.lengths.reshape(-1, TILE)[tiles].ravel()
         out[3] = np.log(z) + lengths + self.sources.largest
-        if not trusted.all():
-            # Z is small beside e^r there: few sources matter, and tiles are at their best.
-            others = self.sources.sums(scores, tiles[~trusted], self._tolerance)
-            out.reshape(4, -1, TILE)[:, ~trusted] = others.reshape(4, -1, TILE)
+        # Where Z is small beside e^r few sources matter, and tiles are at their best.
+        return self._left_to_tiles(out, tiles, trusted)
+
+    def _left_to_tiles(self, out: np.ndarray, tiles: np.ndarray, done: np.ndarray) -> np.ndarray:
+        """Fill in the tiles that are not done."""
+        if not done.all():
+            others = self.sources.sums(self.targets.scores, tiles[~done], self._tolerance)
+            out.reshape(4, -1, TILE)[:, ~done] = others.reshape(4, -1, TILE)
         return out
 
     @contextmanager

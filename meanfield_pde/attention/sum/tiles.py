@@ -1,6 +1,8 @@
 """The sum itself: tiles of targets against the leaves of the tree of sources, with pruning.
 
-Compiled functions carry no types here: numba compiles them for the arguments it meets.
+Compiled functions carry no types here: numba compiles them for the arguments it meets. They have
+loops where numpy would have slices, because numba takes seconds to compile the checks of their
+shapes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ FAST = {"contract", "nsz", "nnan", "ninf"}
 
 
 @numba.njit(inline="always")
-def _power_of_two(x):  # type: ignore[no-untyped-def]
+def power_of_two(x):  # type: ignore[no-untyped-def]
     """2^x to 3e-16 for -1020 <= x < 1023, smaller x taken as -1020; it vectorises.
 
     x = k + f with |f| <= 1/2; 2^f is a polynomial of degree 10, which interpolates at Chebyshev
@@ -56,7 +58,7 @@ def summarise_leaves(points, log_masses, log_mass, mean):  # type: ignore[no-unt
             largest = max(largest, log_masses[start + j])
         total, x, y, z = 0.0, 0.0, 0.0, 0.0
         for j in range(LEAF):
-            share[j] = _power_of_two((log_masses[start + j] - largest) * LOG2_E)
+            share[j] = power_of_two((log_masses[start + j] - largest) * LOG2_E)
             total += share[j]
             x += share[j] * points[0, start + j]
             y += share[j] * points[1, start + j]
@@ -70,15 +72,19 @@ def summarise_nodes(child_log_mass, child_mean, log_mass, mean):  # type: ignore
     """The same for the nodes of the level above."""
     for k in range(log_mass.size):
         start, stop = k * BRANCH, min((k + 1) * BRANCH, child_log_mass.size)
-        largest = child_log_mass[start:stop].max()
+        largest = child_log_mass[start]
+        for j in range(start + 1, stop):
+            largest = max(largest, child_log_mass[j])
         total = 0.0
-        mean[:, k] = 0.0
+        for i in range(3):
+            mean[i, k] = 0.0
         for j in range(start, stop):
             share = math.exp(child_log_mass[j] - largest)
             total += share
             for i in range(3):
                 mean[i, k] += share * child_mean[i, j]
-        mean[:, k] /= total
+        for i in range(3):
+            mean[i, k] /= total
         log_mass[k] = largest + math.log(total)
 
 
@@ -191,7 +197,7 @@ def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
                 u, v, w = x * LOG2_E, y * LOG2_E, z * LOG2_E
                 mass = log_masses[j] * LOG2_E
                 for i in range(TILE):
-                    weight = _power_of_two(a[i] * u + b[i] * v + c[i] * w + (mass - level[i]))
+                    weight = power_of_two(a[i] * u + b[i] * v + c[i] * w + (mass - level[i]))
                     total[i] += weight
                     sum_x[i] += weight * x
                     sum_y[i] += weight * y

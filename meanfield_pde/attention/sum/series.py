@@ -1,0 +1,148 @@
+"""The sum for kernels much wider than a cell: short series between blocks and groups.
+
+Targets are taken in blocks, sources in groups, both about as wide as the kernel. With w_0 the
+centre of a block, y_0 that of a group,
+
+    exp(<w, y>) = exp(<w_0, y>) exp(<w - w_0, y_0>) exp(s),    s = <w - w_0, y - y_0>.
+
+The first two factors are positive and kept as they are, with the sources and with the targets. The
+last has a small exponent, |s| <= rho, and a polynomial P of degree p stands for it, |exp(s) - P(s)|
+<= e_p (`exponential`): a sum of products of powers of w - w_0 and y - y_0, so that a group enters
+the sums of a block through its moments, sum_j M_j exp(<w_0, y_j>) (y_j - y_0)^k.
+
+*The bound.* Let q_j = M_j exp(<w_0, y_j>) exp(<w - w_0, y_0>) and Q = sum_j q_j over a group. Its
+part of Z(w) is sum_j q_j exp(s_j) >= exp(-rho) Q, and its part of the error at most e_p Q. If e_p
+<= t exp(-rho) for every group, then the error of Z(w) is at most t times Z(w): for every target,
+however small the sum, as all terms are positive and none is compared with more than itself. A group
+that holds little of Z(w) may do with less: log Z is convex, with the softmax mean m for its
+gradient, so that Z(w) >= Z(w_0) exp(<w - w_0, m(w_0)>), also for the part of Z that a subset of the
+sources makes; and where that shows Q <= u Z(w) for all w of the block, e_p <= t / (n u) for n
+groups leaves an error of at most t once more. Where even exp(rho) is within that, nothing is added
+up at all. The sum of M y exp(<w, y>) is sum_j q_j (y_0 + y_j - y_0) exp(s_j); the second part takes
+the derivative P' for exp, whose error, times the radius of the group, is counted with e_p. An error
+of a t Z in both sums moves the mean by at most 2 a t.
+
+The points of a group lie near a surface: s is split along the axes of the group into a tangential
+part and a small normal part, each power of which has its own, lower degree. Only ratios of masses
+enter, so that masses of 1e-300, and log masses below all doubles, are as exact as any.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from math import comb
+from typing import Any
+
+import numba
+import numpy as np
+
+from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
+from meanfield_pde.attention.sum.series_loops import block_sums
+from meanfield_pde.attention.sum.sources import MANY, Sources, Targets
+from meanfield_pde.attention.sum.tree import LEAF, TILE, boxes
+
+# Targets of a block and sources of a group: the fewest with which rho exceeds this, as measured.
+SIZES = (128, 256, 512, 1024)
+_SPAN = 0.5
+_PART = 4  # blocks that a thread takes at once
+
+
+class Series:
+    """Blocks of targets and groups of sources, laid out once; only the masses change.
+
+    Attributes:
+        size: targets of a block, and sources of a group.
+        tiles: tiles of a block.
+        blocks: number of blocks.
+    """
+
+    def __init__(self, sources: Sources, targets: Targets, tolerance: float) -> None:
+        self._sources, self._targets, self._tolerance = sources, targets, tolerance
+        ordered = np.ascontiguousarray(sources.points.T)
+        scores = np.ascontiguousarray(targets.scores.T)
+        for size in SIZES:
+            self.size = size
+            self._boxes, self._block_boxes = boxes(ordered, size), boxes(scores, size)
+            span = np.median(_widths(self._boxes)) * np.median(_widths(self._block_boxes))
+            if span > _SPAN:
+                break
+        self.tiles = self.size // TILE
+        self.blocks = len(self._block_boxes)
+        axes = self._boxes[:, 3:].reshape(-1, 3, 3)
+        self._half = np.linalg.norm(axes, axis=2)
+        unit = axes / self._half[:, :, None]
+        self._frame = np.concatenate([self._boxes[:, :3], unit.reshape(-1, 9)], axis=1)
+        self._local = np.empty_like(sources.points)
+        for group, frame in enumerate(unit):
+            part = slice(group * self.size, (group + 1) * self.size)
+            self._local[:, part] = frame @ (ordered[part] - self._boxes[group, :3]).T
+        self._polynomials = _polynomials()
+
+    def cost(self, blocks: np.ndarray) -> np.ndarray:
+        """Nanoseconds for each of the blocks listed, by a count of terms; -1 if left to tiles."""
+        return self._run(blocks, compute=False)[1]
+
+    def sums(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows m_x, m_y, m_z, log Z for the targets of tiles, and which tiles could be done.
+
+        The tiles are those of whole blocks, one block after the other.
+        """
+        out, cost = self._run(tiles[:: self.tiles] // self.tiles, compute=True)
+        done = np.repeat(cost >= 0, self.tiles)[: len(tiles)]
+        return np.ascontiguousarray(out[:, : len(tiles) * TILE]), done
+
+    def _run(self, blocks: np.ndarray, *, compute: bool) -> tuple[np.ndarray, np.ndarray]:
+        out = np.empty((4, len(blocks) * self.size if compute else 0))
+        cost = np.empty(len(blocks))
+        groups = self._groups()
+
+        def do(part: tuple[int, int]) -> None:
+            block_sums(
+                part, self._targets.scores, blocks, self._block_boxes, self.size, groups,
+                self._tolerance, self._polynomials, compute, (out, cost),
+            )  # fmt: skip
+
+        # Threads of Python's rather than numba's, which would compile the loops once more.
+        threads = numba.get_num_threads()
+        if threads == 1:
+            do((0, len(blocks)))
+        else:
+            parts = [(k, min(k + _PART, len(blocks))) for k in range(0, len(blocks), _PART)]
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(do, parts))
+        return out, cost
+
+    def _groups(self) -> tuple[Any, ...]:
+        tree = self._sources.tree()
+        points, log_masses, node_mean, tree_boxes, group_log_masses = tree
+        leaves = group_log_masses[0]
+        log_mass = np.logaddexp.reduceat(leaves, np.arange(0, len(leaves), self.size // LEAF))
+        upper = (node_mean, group_log_masses[1], tree_boxes[2], group_log_masses[2])
+        groups = (self._boxes, log_mass, self._frame, self._half, self.size)
+        return points, log_masses, self._local, upper, groups
+
+
+def _widths(box: np.ndarray) -> np.ndarray:
+    """Lengths of the half diagonals of boxes."""
+    return np.linalg.norm(box[:, 3:], axis=1)
+
+
+@cache
+def _polynomials() -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """The table of polynomials, and the coefficients of a^i b^k in those of a + b.
+
+    The latter are rho x degree x i x k.
+    """
+    table = Exponentials.tabulate()
+    size = HIGHEST + 1
+    expanded = np.zeros((len(table.reach), size, size, size))
+    for i in range(size):
+        for k in range(size - i):
+            expanded[:, :, i, k] = table.coefficients[:, :, i + k] * comb(i + k, i)
+    return (table.reach, table.error, table.slope_error), expanded
+
+
+def pays(sources: Sources, targets: Targets) -> bool:
+    """Whether there are enough points for blocks and groups to be worth laying out."""
+    return min(sources.count, targets.count) >= MANY

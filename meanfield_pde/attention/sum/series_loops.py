@@ -1,0 +1,280 @@
+"""Compiled loops of `series`: a block of targets against the groups of sources in its reach.
+
+Compiled functions carry no types here: numba compiles them for the arguments it meets.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from meanfield_pde.attention.sum.exponential import HIGHEST
+from meanfield_pde.attention.sum.series_terms import add_series, add_terms
+from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, NO_MASS, power_of_two
+from meanfield_pde.attention.sum.tree import TOP
+
+POWERS = 8  # highest power of the normal part of an exponent
+_TERMS = (HIGHEST + 1) * (HIGHEST + 2) // 2 + 2
+# Nanoseconds on one core, like those of the cost model: a term of a pair, for a source and for a
+# target; what either costs besides; and a pair of points added up directly.
+SOURCE_TERM, TARGET_TERM, TARGET, PAIR = 0.3, 0.2, 4.0, 0.8
+SOURCE, GROUP = 2.0, 200.0  # weighing a source, and looking at a group
+# Shares of the tolerance: each of the errors of Z and of the sum of M y exp(<w, y>) is at most
+# twice SERIES (once for each part of a maximum), and what is skipped at most DROPPED of Z, which
+# moves the mean by twice that: 4 x 0.15 + 2 x 0.125 < 1.
+SERIES, DROPPED = 0.15, 0.125
+LARGEST_LIFT = 600.0  # of an exponent over the lower bound of log Z, so that nothing overflows
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _above(block, box, x, y, z):  # type: ignore[no-untyped-def]
+    """Upper bound of <w, y'> - <w, (x, y, z)> for w in the box of a block and y' in that given."""
+    a, b, c = box[0] - x, box[1] - y, box[2] - z
+    high = block[0] * a + block[1] * b + block[2] * c
+    for i in range(3, 12, 3):
+        high += abs(block[0] * box[i] + block[1] * box[i + 1] + block[2] * box[i + 2])
+        high += abs(block[i] * a + block[i + 1] * b + block[i + 2] * c)
+        for j in range(3, 12, 3):
+            along = block[j] * box[i] + block[j + 1] * box[i + 1] + block[j + 2] * box[i + 2]
+            high += abs(along)
+    return high
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _groups_in_reach(block, size, tree, groups, tolerance, found):  # type: ignore[no-untyped-def]
+    """Write the groups of sources that may count for a block to `found`, and give their number.
+
+    Jensen's inequality for the node that is best at the block's centre bounds log Z from below.
+    """
+    node_mean, node_log_mass, top_box, top_log_mass = tree
+    box, log_mass = groups
+    best, highest = 0, 4 * NO_MASS
+    for k in range(node_log_mass.size):
+        low = block[0] * node_mean[0, k] + block[1] * node_mean[1, k] + block[2] * node_mean[2, k]
+        low += node_log_mass[k]
+        if low > highest:
+            best, highest = k, low
+    x, y, z = node_mean[0, best], node_mean[1, best], node_mean[2, best]
+    least = math.log(DROPPED * tolerance / log_mass.size) + node_log_mass[best]
+    count, inside = 0, TOP // size
+    for top in range(top_log_mass.size):
+        if _above(block, top_box[top], x, y, z) + top_log_mass[top] < least:
+            continue
+        for group in range(top * inside, min((top + 1) * inside, log_mass.size)):
+            if _above(block, box[group], x, y, z) + log_mass[group] >= least:
+                found[count] = group
+                count += 1
+    return count
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _weigh(block, points, log_masses, start, weights, total):  # type: ignore[no-untyped-def]
+    """Weights M exp(<w_0, y>) of a group, as parts of their largest, whose logarithm is returned.
+
+    Their sums, times y and plain, go to `total`.
+    """
+    count = weights.size
+    largest = 4 * NO_MASS
+    a, b, c = block[0], block[1], block[2]
+    for j in range(count):
+        k = start + j
+        weights[j] = a * points[0, k] + b * points[1, k] + c * points[2, k] + log_masses[k]
+    for j in range(count):
+        largest = max(largest, weights[j])
+    for j in range(count):
+        weights[j] = power_of_two((weights[j] - largest) * LOG2_E)
+    for i in range(4):
+        total[i] = 0.0
+    fold = count // 4
+    for j in range(fold):
+        k = start + j
+        p, q, r, s = weights[j], weights[j + fold], weights[j + 2 * fold], weights[j + 3 * fold]
+        for i in range(3):
+            x = points[i]
+            total[i] += (p * x[k] + q * x[k + fold]) + (r * x[k + 2 * fold] + s * x[k + 3 * fold])
+        total[3] += (p + q) + (r + s)
+    return largest
+
+
+@numba.njit(cache=True)
+def _orders(rho, half, budget, table, degrees):  # type: ignore[no-untyped-def]
+    """Degrees for the powers k = 0, 1, ... of the normal part; the last k, the row of the table.
+
+    With the exponent s = t + n, |t| <= rho_1 + rho_2 and |n| <= rho_0,
+
+        exp(t + n) = sum_k n^k / k! exp(t),
+
+    each exp(t) by its own polynomial. The last k is -1 if nothing is needed, -2 if it is too much.
+    """
+    reach, error, slope_error = table
+    along = rho[1] + rho[2]
+    if math.exp(along + rho[0]) <= budget:
+        return -1, 0
+    row = 0
+    while row < reach.size and reach[row] < along:
+        row += 1
+    if row == reach.size or rho[0] > 1.0:
+        return -2, 0
+    radius = half[1] + half[2]
+    top, factor, degree = math.exp(along), 1.0, HIGHEST
+    for k in range(POWERS + 1):
+        share = budget / 2 if k == 0 else budget / 2 ** min(k + 2, 5)
+        if factor * (error[row, degree] + radius * slope_error[row, degree]) > share:
+            return -2, 0
+        while degree > 0 and (
+            factor * (error[row, degree - 1] + radius * slope_error[row, degree - 1]) <= share
+        ):
+            degree -= 1
+        degrees[k] = degree
+        factor *= rho[0] / (k + 1)
+        # What is left of the powers, and of their derivative, is less than twice its first term.
+        if 2 * top * factor * (1 + half[0] * (k + 1) / max(rho[0], 1e-300)) <= budget / 8:
+            return k, row
+    return -2, 0
+
+
+@numba.njit(cache=True)
+def _spans(block, frame, half, rho):  # type: ignore[no-untyped-def]
+    """Bounds rho_i of the parts of <w - w_0, y - y_0> along the axes of a group, and their sum."""
+    for i in range(3):
+        x, y, z = frame[3 + 3 * i], frame[4 + 3 * i], frame[5 + 3 * i]
+        rho[i] = 0.0
+        for j in range(3, 12, 3):
+            rho[i] += abs(block[j] * x + block[j + 1] * y + block[j + 2] * z)
+        rho[i] *= half[i]
+    return rho[0] + rho[1] + rho[2]
+
+
+@numba.njit(cache=True)
+def _lift(block, centre, mean):  # type: ignore[no-untyped-def]
+    """The largest <w - w_0, y_0 - mean> over the box of a block."""
+    x, y, z = centre[0] - mean[0], centre[1] - mean[1], centre[2] - mean[2]
+    total = 0.0
+    for j in range(3, 12, 3):
+        total += abs(block[j] * x + block[j + 1] * y + block[j + 2] * z)
+    return total
+
+
+@numba.njit(cache=True)
+def _workspace(targets, sources):  # type: ignore[no-untyped-def]
+    """Arrays for `add_series`, allocated once for a block."""
+    return (
+        np.empty((3, targets)), np.empty(targets), np.empty(targets), np.empty((4, targets)),
+        np.empty(targets), np.empty(targets), np.empty((3, targets)),
+        np.empty(sources), np.empty(sources), np.empty((_TERMS, sources // 4)), np.empty(_TERMS),
+    )  # fmt: skip
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _weigh_all(block, points, log_masses, size, found, weights, share, mean):  # type: ignore[no-untyped-def]
+    """Weights of all groups found; the softmax mean at the block's centre, and log Z there.
+
+    Both are those of the groups found, a lower bound of log Z(w) by the convexity of log Z.
+    """
+    total = np.empty(4)
+    level, z = 4 * NO_MASS, 0.0
+    for i in range(3):
+        mean[i] = 0.0
+    for k in range(found.size):
+        first = found[k] * size
+        row = weights[k, : min(size, log_masses.size - first)]
+        share[k] = _weigh(block, points, log_masses, first, row, total)
+        if share[k] > level:
+            shrink = math.exp(level - share[k])
+            z *= shrink
+            for i in range(3):
+                mean[i] *= shrink
+            level = share[k]
+        part = math.exp(share[k] - level)
+        z += part * total[3]
+        for i in range(3):
+            mean[i] += part * total[i]
+    for i in range(3):
+        mean[i] /= z
+    return level + math.log(z)
+
+
+@numba.njit(cache=True)
+def _work(filled, targets, degrees, last):  # type: ignore[no-untyped-def]
+    """Nanoseconds for a pair of a block and a group, term by term and by series."""
+    direct = PAIR * filled * targets
+    if last == -2:
+        return direct, math.inf
+    terms = 0
+    for k in range(last + 1):
+        terms += (degrees[k] + 1) * (degrees[k] + 2) // 2
+    return direct, filled * terms * SOURCE_TERM + targets * (terms * TARGET_TERM + TARGET)
+
+
+@numba.njit(cache=True, fastmath=FAST - {"ninf"})
+def _block(scores, block, sources, tolerance, table, choose, compute, out):  # type: ignore[no-untyped-def]
+    """The sums of one block, rows m and log Z, if wanted; the work in nanoseconds, or -1.
+
+    -1 means that the block has to be left to tiles.
+    """
+    points, log_masses, local, tree, groups = sources
+    box, log_mass, frame, half, size = groups
+    every = np.empty(log_mass.size, np.int64)
+    found = every[: _groups_in_reach(block, size, tree, (box, log_mass), tolerance, every)]
+    weights, share = np.empty((found.size, size)), np.empty(found.size)
+    mean = np.empty(3)
+    level = _weigh_all(block, points, log_masses, size, found, weights, share, mean)
+    targets = scores.shape[1]
+    offset = np.empty((3, targets))
+    for i in range(3):
+        for t in range(targets):
+            offset[i, t] = scores[i, t] - block[i]
+    sums = np.zeros((4, targets))
+    work = _workspace(targets if compute else 1, size)
+    rho, degrees = np.empty(3), np.empty(POWERS + 1, np.int64)
+    cost = log_mass.size * 2.0 + found.size * (GROUP + size * SOURCE)
+    for k in range(found.size):
+        axes, radii, first = frame[found[k]], half[found[k]], found[k] * size
+        part = slice(first, min(first + size, log_masses.size))
+        row = weights[k, : part.stop - first]
+        span = _spans(block, axes, radii, rho)
+        scale = share[k] - level
+        # The weights of a group add up to no more than their number.
+        lift = scale + math.log(row.size) + _lift(block, axes, mean)
+        if lift + span > LARGEST_LIFT:
+            return -1.0
+        budget = SERIES * tolerance * max(math.exp(-span), math.exp(-lift) / found.size)
+        last, line = _orders(rho, radii, budget, table, degrees)
+        if last == -1:
+            continue
+        direct, series = _work(row.size, targets, degrees, last)
+        cost += min(direct, series)
+        if not compute:
+            continue
+        if direct <= series:
+            add_terms(row, points[:, part], offset, mean, scale, sums)
+        else:
+            chosen = (degrees, last, choose[line])
+            add_series(row, local[:, part], axes, offset, mean, scale, chosen, work, sums)
+    if compute:
+        for t in range(targets):
+            along = offset[0, t] * mean[0] + offset[1, t] * mean[1] + offset[2, t] * mean[2]
+            for i in range(3):
+                out[i, t] = sums[i, t] / sums[3, t]
+            out[3, t] = level + along + math.log(sums[3, t])
+    return cost
+
+
+@numba.njit(cache=True, nogil=True)
+def block_sums(part, scores, blocks, boxes, size, sources, tolerance, polynomials, compute, out):  # type: ignore[no-untyped-def]
+    """The sums at the targets of a part of the blocks listed, or only what they cost: see `_block`.
+
+    Their places in the results are those of the blocks in the list.
+    """
+    table, choose = polynomials
+    rows, cost = out
+    for position in range(part[0], part[1]):
+        first = blocks[position] * size
+        last = min(first + size, scores.shape[1])
+        place = position * size
+        cost[position] = _block(
+            scores[:, first:last], boxes[blocks[position]], sources, tolerance, table, choose,
+            compute, rows[:, place : place + last - first],
+        )  # fmt: skip

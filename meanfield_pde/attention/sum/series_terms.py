@@ -1,0 +1,157 @@
+"""Compiled loops of `series`: what one group of sources adds to the sums of one block of targets.
+
+By its moments, sum_j q_j a_j^i b_j^k n_j^l in the axes (n, a, b) of the group, n across its
+surface, or term by term. The mean of y needs the same sums for q y, which are derivatives with
+respect to the offset of the score: no more moments, but the slopes of the same polynomials.
+
+Compiled functions carry no types here: numba compiles them for the arguments it meets.
+"""
+
+from __future__ import annotations
+
+import numba
+
+from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, power_of_two
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _moments(weights, a, b, degree, row, column, parts, result):  # type: ignore[no-untyped-def]
+    """sum_j q_j a_j^i b_j^k for i + k <= degree, row by row of constant i.
+
+    The sums are folded to a quarter of their length in vectors, two powers at a time.
+    """
+    count = weights.size
+    fold = count // 4
+    for j in range(count):
+        row[j] = weights[j]
+    term = 0
+    for i in range(degree + 1):
+        for j in range(count):
+            column[j] = row[j]
+        powers = degree - i + 1
+        for k in range(0, powers, 2):
+            even, odd = parts[term], parts[term + 1]
+            for j in range(fold):
+                p, q, r, s = column[j], column[fold + j], column[2 * fold + j], column[3 * fold + j]
+                even[j] = (p + q) + (r + s)
+                p *= b[j]
+                q *= b[fold + j]
+                r *= b[2 * fold + j]
+                s *= b[3 * fold + j]
+                odd[j] = (p + q) + (r + s)
+                column[j] = p * b[j]
+                column[fold + j] = q * b[fold + j]
+                column[2 * fold + j] = r * b[2 * fold + j]
+                column[3 * fold + j] = s * b[3 * fold + j]
+            term += 2 if k + 1 < powers else 1
+        for j in range(count):
+            row[j] *= a[j]
+    for k in range(term):
+        part = parts[k]
+        p, q, r, s = 0.0, 0.0, 0.0, 0.0
+        for j in range(0, fold, 4):
+            p += part[j]
+            q += part[j + 1]
+            r += part[j + 2]
+            s += part[j + 3]
+        result[k] = (p + q) + (r + s)
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _polynomial(moment, degree, choose, a, b, inner, slope, out):  # type: ignore[no-untyped-def]
+    """Rows value, d/da, d/db of sum_(i + k <= degree) moment_ik choose_ik a^i b^k, by Horner."""
+    count = a.size
+    value, by_a, by_b = out[0], out[1], out[2]
+    for t in range(count):
+        value[t] = 0.0
+        by_a[t] = 0.0
+        by_b[t] = 0.0
+    for i in range(degree, -1, -1):
+        first = i * (degree + 1) - i * (i - 1) // 2
+        k = degree - i
+        leading = moment[first + k] * choose[i, k]
+        for t in range(count):
+            inner[t] = leading
+            slope[t] = 0.0
+        k -= 1
+        if k % 2 == 0:
+            constant = moment[first + k] * choose[i, k]
+            for t in range(count):
+                slope[t] = inner[t]
+                inner[t] = inner[t] * b[t] + constant
+            k -= 1
+        while k >= 1:
+            upper = moment[first + k] * choose[i, k]
+            lower = moment[first + k - 1] * choose[i, k - 1]
+            for t in range(count):
+                x = b[t]
+                between = inner[t] * x + upper
+                change = slope[t] * x + inner[t]
+                inner[t] = between * x + lower
+                slope[t] = change * x + between
+            k -= 2
+        for t in range(count):
+            x = a[t]
+            by_a[t] = by_a[t] * x + value[t]
+            value[t] = value[t] * x + inner[t]
+            by_b[t] = by_b[t] * x + slope[t]
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def add_terms(weights, points, offset, mean, scale, sums):  # type: ignore[no-untyped-def]
+    """Add a group to the sums of a block term by term."""
+    level = scale * LOG2_E
+    for j in range(weights.size):
+        x, y, z, weight = points[0, j], points[1, j], points[2, j], weights[j]
+        u, v, w = (x - mean[0]) * LOG2_E, (y - mean[1]) * LOG2_E, (z - mean[2]) * LOG2_E
+        for t in range(offset.shape[1]):
+            exponent = offset[0, t] * u + offset[1, t] * v + offset[2, t] * w + level
+            term = weight * power_of_two(exponent)
+            sums[0, t] += term * x
+            sums[1, t] += term * y
+            sums[2, t] += term * z
+            sums[3, t] += term
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def add_series(weights, local, frame, offset, mean, scale, series, work, sums):  # type: ignore[no-untyped-def]
+    """Add a group to the sums of a block by its moments; the weights are used up."""
+    degrees, last, choose = series
+    along, outer, power, value, inner, slope, out, row, column, parts, moment = work
+    count = offset.shape[1]
+    for i in range(3):
+        x, y, z = frame[3 + 3 * i], frame[4 + 3 * i], frame[5 + 3 * i]
+        for t in range(count):
+            along[i, t] = offset[0, t] * x + offset[1, t] * y + offset[2, t] * z
+    normal, a, b = along[0, :count], along[1, :count], along[2, :count]
+    for t in range(count):
+        power[t] = 1.0
+        for i in range(4):
+            value[i, t] = 0.0
+    for k in range(last + 1):
+        degree = degrees[k]
+        _moments(weights, local[1], local[2], degree, row, column, parts, moment)
+        _polynomial(moment, degree, choose[degree], a, b, inner, slope, out)
+        if k > 0:
+            for t in range(count):
+                value[0, t] += power[t] * out[0, t]
+                power[t] *= normal[t] / k
+        for t in range(count):
+            value[1, t] += power[t] * out[1, t]
+            value[2, t] += power[t] * out[2, t]
+            value[3, t] += power[t] * out[0, t]
+        if k < last:
+            for j in range(weights.size):
+                weights[j] *= local[0, j]
+    u, v, w = frame[0] - mean[0], frame[1] - mean[1], frame[2] - mean[2]
+    for t in range(count):
+        exponent = offset[0, t] * u + offset[1, t] * v + offset[2, t] * w + scale
+        outer[t] = power_of_two(exponent * LOG2_E)
+    # y = y_0 + its parts along the three axes of the group.
+    for i in range(3):
+        centre, n, e, f = frame[i], frame[3 + i], frame[6 + i], frame[9 + i]
+        for t in range(count):
+            part = n * value[0, t] + e * value[1, t] + f * value[2, t]
+            sums[i, t] += outer[t] * (centre * value[3, t] + part)
+    for t in range(count):
+        sums[3, t] += outer[t] * value[3, t]
