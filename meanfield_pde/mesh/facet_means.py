@@ -16,6 +16,7 @@ _SPARE = 6  # room for more of them at the same distance as the last
 _TIE = 1e-6
 # Where the weights would amplify their data by more than this, the two ends alone are used.
 _LARGEST_WEIGHTS = 3.0
+_SHIFT = 1e-14
 _CHUNK = 8192  # facets whose weights are computed at once
 
 
@@ -80,7 +81,11 @@ def _stencils(
     exact = np.array([1.0, 0.0, 0.0, 1 / 12, 0.0, 0.0])
     plain = at_end / 2.0
     miss = exact - np.einsum("fmk,fk->fm", monomials, plain)
-    weights = plain + np.einsum("fkm,fm->fk", np.linalg.pinv(monomials), miss)
+    # C^+ = C^T (C C^T)^-1; the shift is for vertices so few that C has no full rank.
+    normal = monomials @ np.swapaxes(monomials, 1, 2)
+    normal += _SHIFT * np.trace(normal, axis1=1, axis2=2)[:, None, None] * np.eye(len(exact))
+    multiplier = np.linalg.solve(normal, miss[..., None])[..., 0]
+    weights = plain + np.einsum("fmk,fm->fk", monomials, multiplier)
     fine = (at_end.sum(axis=1) == 2) & (np.abs(weights).sum(axis=1) < _LARGEST_WEIGHTS)
     # An unfit row keeps its ends only; its other weights are stored as zeros.
     near[~fine, :2] = ends[~fine]

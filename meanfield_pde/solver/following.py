@@ -37,6 +37,8 @@ CHECK_EVERY = 4  # steps, if they are short: in units of 1 / |V|,
 _SHORT = 0.02
 # Of `resolution`: where cells are split, where that stops, and what merged cells may add up to.
 _SPLIT_ABOVE, _SPLIT_TO, _MERGE_TO = 0.8, 0.4, 0.1
+# Of the bounds on what a spot or the tail leaves open.
+_SPLIT_PART, _MERGE_PART = 0.6, 0.4
 _FIRST_ROUNDS = 60  # in which the mesh is fitted to the initial density
 
 
@@ -184,13 +186,14 @@ class MassFollower:
         nothing = np.zeros(self.forest.count, dtype=bool)
         marks = (nothing, nothing)
         if self._comm.rank == 0 and (error.total > _SPLIT_ABOVE * resolution or unresolved.any()):
-            split = unresolved.copy()
+            split = error.unresolved(resolution, _SPLIT_PART)
             if error.total > _SPLIT_ABOVE * resolution:
                 split |= error.misplaced > _threshold(error.misplaced, _SPLIT_TO * resolution)
             parents = error.parents()
             merge = parents <= _threshold(parents, _MERGE_TO * resolution)
             wider = 2.0 ** (1 / (self.forest.dimension - 1))
-            merge &= ~split & (levels > 0) & ~error.unresolved(resolution, wider * 1.2)
+            merge &= ~split & (levels > 0)
+            merge &= ~error.unresolved(resolution, _MERGE_PART, wider)
             marks = (split, merge)
         return self._comm.bcast(marks)
 

@@ -25,14 +25,15 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 
 3.  Tail.  The state ends when the tail that the clusters attend to has died out; an error of
     log rho there, over the rate of its decay, is an error of that time. Cells to which a cluster
-    gives more than `ATTENDED` of its attention, and those of no smaller density through which the
-    tail flows, have o + s - 1 below `STEEP`, down to `KERNEL` of the width beta^(-1/2) of the
+    gives more than `ATTENDED` of its attention, and those whose density lies between the
+    smallest and the largest of theirs, through which the tail flows, have o + s - 1 below `STEEP`, down to `KERNEL` of the width beta^(-1/2) of the
     kernel, which blurs what is finer.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 
@@ -45,7 +46,8 @@ from meanfield_pde.solver.transport import STEEPEST
 _OPEN = 0.25  # of o, in the error of a flux
 SPOT, SHAPE, NARROWER = 1e-3, 0.5, 10.0
 ATTENDED, STEEP, KERNEL = 1e-3, 0.5, 0.2
-HEAVY = 0.02  # share of the mass of a cell that counts as cluster, for what it attends to
+HEAVY = 0.95  # share of the mass in the cells that count as clusters, for what they attend to
+MOST_CLUSTERS = 64  # so many of them are asked
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density
 
 
@@ -127,24 +129,33 @@ class MeshError:
         """The first estimate for the parent of each leaf, its sibling being like it."""
         return self._misplaced(2.0 ** (1 / (self.leaves.forest.dimension - 1)))
 
-    def unresolved(self, resolution: float, wider: float = 1.0) -> np.ndarray:
-        """Cells that the second or third estimate wants smaller than `wider` times their size."""
+    def unresolved(self, resolution: float, part: float = 1.0, wider: float = 1.0) -> np.ndarray:
+        """Cells that the second or third estimate wants smaller.
+
+        Args:
+            resolution: what W_1 of the mesh is kept below.
+            part: of the bounds on o + s - 1.
+            wider: asks for cells so many times wider instead.
+        """
         if self._layer.zero_temperature:
             return np.zeros(self.leaves.forest.count, dtype=bool)
         shape = self._missed * wider**2 + self._excess(wider)
         width = self.leaves.width * wider
-        spot = (self._masses > SPOT / wider) & (shape > SHAPE) & (width > resolution / NARROWER)
+        spot = (self._masses > SPOT / wider) & (width > resolution / NARROWER)
         kernel = KERNEL / math.sqrt(max(self._layer.beta, 1.0))
-        return spot | (self._attended() & (shape > STEEP) & (width > kernel))
+        tail = self._attended & (width > kernel)
+        return (spot & (shape > part * SHAPE)) | (tail & (shape > part * STEEP))
 
+    @cached_property
     def _attended(self) -> np.ndarray:
         """Cells of the tail that clusters attend to, and those through which it flows."""
         leaves, masses = self.leaves, self._masses
-        heavy = np.flatnonzero(masses > HEAVY)
-        if not len(heavy):
-            return np.zeros(leaves.forest.count, dtype=bool)
+        order = np.argsort(-masses, kind="stable")
+        heavy = order[: 1 + int(np.searchsorted(np.cumsum(masses[order]), HEAVY))]
+        heavy = heavy[:: -(-len(heavy) // MOST_CLUSTERS)]
         weight = self._layer.scores(leaves.centre[heavy]) @ leaves.centre.T
         weight += self._log_density + np.log(leaves.volume)
         weight = np.exp(weight - weight.max(axis=1, keepdims=True))
         share = (weight / weight.sum(axis=1, keepdims=True)).max(axis=0)
-        return self._log_density >= self._log_density[share > ATTENDED].min()
+        attended = self._log_density[share > ATTENDED]
+        return (self._log_density >= attended.min()) & (self._log_density <= attended.max())
