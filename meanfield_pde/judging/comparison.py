@@ -153,27 +153,26 @@ def compare_tokens(
         comm: the ranks that share the work.
     """
     set_threads(comm)
-    if cloud.dimension != result.cells.points.shape[1]:
+    if cloud.dimension != result.dimension:
         raise InputError(
             f"the tokens have {cloud.dimension} coordinates, the density lives in dimension "
-            f"{result.cells.points.shape[1]}"
+            f"{result.dimension}"
         )
     if layer_step is not None:
         if not 0 < layer_step < np.inf:
             raise InputError(f"the layer step must be a number > 0, got {layer_step}")
         cloud = replace(cloud, times=cloud.times * layer_step)
     ours, theirs = common_times(result.times, cloud.times)
-    times, masses, tokens = result.times[ours], result.masses[ours], cloud.tokens[theirs]
+    times, tokens = result.times[ours], cloud.tokens[theirs]
     weights = np.ones(tokens.shape[1]) if cloud.masses is None else cloud.masses
     weights = weights / weights.sum()
-    cells = result.cells
-    densities = [Measure(cells.points, one, cells.spread) for one in masses]
+    densities = [result.measure(int(i)) for i in ours]
     clouds = [Measure(one, weights) for one in tokens]
     w1, w2 = _distances(clouds, densities, comm)
     moments = np.einsum("n,tnd->td", weights, tokens)
-    expected_moments = masses @ cells.points / masses.sum(axis=1, keepdims=True)
+    expected_moments = np.array([one.masses @ one.points / one.masses.sum() for one in densities])
     if band is None:
-        chosen = band_times(len(times), cells.points.shape[1])
+        chosen = band_times(len(times), result.dimension)
         band = sampling_band(
             result,
             ours[chosen],

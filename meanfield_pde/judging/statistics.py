@@ -50,16 +50,18 @@ class Densities(Protocol):
         """What drove it."""
 
     @property
-    def cells(self) -> Cells:
-        """The cells."""
+    def dimension(self) -> int:
+        """Dimension d of the space around."""
 
     @property
     def times(self) -> np.ndarray:
         """The times."""
 
-    @property
-    def masses(self) -> np.ndarray:
-        """Times x cells."""
+    def cells_at(self, index: int) -> Cells:
+        """The cells at one of the times."""
+
+    def measure(self, index: int) -> Measure:
+        """The density at one of the times, as atoms in its cells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,29 +136,34 @@ def sampling_band(
         effective = count if weights is None else weights.sum() ** 2 / (weights**2).sum()
         scale = _sampling_error(effective, result) / _sampling_error(MOST_TOKENS, result)
         count, weights = MOST_TOKENS, None
-    masses = result.masses[at] / result.masses[at].sum(axis=1, keepdims=True)
+    densities = [_probability(result.measure(int(i))) for i in at]
+    means = np.array([one.masses @ one.points for one in densities])
     distances = np.zeros((samples, len(at)))
-    moments = np.zeros((samples, *(masses @ result.cells.points).shape))
+    moments = np.zeros((samples, *means.shape))
     with shared_errors(comm):
         for sample in range(comm.rank, samples, comm.size):
             generator = np.random.default_rng([seed, sample])
             clouds = _sample(generator, result, at, count, weights)
             moments[sample] = [cloud.masses @ cloud.points for cloud in clouds]
             distances[sample] = [
-                wasserstein(cloud, Measure(result.cells.points, one), 1, rtol=_RTOL).value
-                for cloud, one in zip(clouds, masses, strict=True)
+                wasserstein(cloud, one, 1, rtol=_RTOL).value
+                for cloud, one in zip(clouds, densities, strict=True)
             ]
     comm.Allreduce(MPI.IN_PLACE, distances)
     comm.Allreduce(MPI.IN_PLACE, moments)
     distances *= scale
-    moments = (moments - masses @ result.cells.points) * scale
-    cell_width = CELL_WIDTHS * np.sqrt(masses @ result.cells.spread)
+    moments = (moments - means) * scale
+    cell_width = CELL_WIDTHS * np.array([one.width for one in densities])
     return SamplingBand(
         result.times[at],
         np.maximum(distances.mean(axis=0), cell_width / CELL_WIDTHS),
         np.hypot(distances.std(axis=0, ddof=1), cell_width),
         np.hypot(np.sqrt((moments**2).mean(axis=0)), cell_width[:, None] / CELL_WIDTHS),
     )
+
+
+def _probability(measure: Measure) -> Measure:
+    return Measure(measure.points, measure.masses / measure.masses.sum(), measure.spread)
 
 
 def _sample(
@@ -168,7 +175,7 @@ def _sample(
 ) -> list[Measure]:
     """One sample at the times wanted, as probability measures."""
     attention = result.attention
-    tokens = sample_cells(generator, result.cells, result.masses[0], count)
+    tokens = sample_cells(generator, result.cells_at(0), result.measure(0).masses, count)
     times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
 
     def velocity(layer: Attention) -> Velocity:
@@ -183,7 +190,7 @@ def _sample(
 
 def _sampling_error(count: float, result: Densities) -> float:
     """How W_1 of N independent points depends on N, in one dimension and in two."""
-    logarithm = 1.0 if result.cells.points.shape[1] == 2 else math.log(count)
+    logarithm = 1.0 if result.dimension == 2 else math.log(count)
     return math.sqrt(logarithm / count)
 
 

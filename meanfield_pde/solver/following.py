@@ -145,11 +145,14 @@ class MassFollower:
 
     def record(self) -> dict[str, np.ndarray]:
         """What `regrown` takes: the mesh, for a checkpoint."""
-        return {"leaf_keys": self.forest.keys, "leaf_levels": self.forest.levels}
+        forest = self.forest
+        changes = np.array([self.changes])
+        return {"leaf_keys": forest.keys, "leaf_levels": forest.levels, "leaf_changes": changes}
 
     def regrown(self, record: Arrays) -> FiniteVolumes:
         """The mesh that a checkpoint names. Collective."""
         self._take(Forest.grown(self._base, record["leaf_keys"], record["leaf_levels"]))
+        self.changes = int(record["leaf_changes"][0])
         return self._volumes()
 
     def _take(self, forest: Forest) -> None:

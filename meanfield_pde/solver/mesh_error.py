@@ -25,9 +25,9 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 
 3.  Tail.  The state ends when the tail that the clusters attend to has died out; an error of
     log rho there, over the rate of its decay, is an error of that time. Cells to which a cluster
-    gives more than `ATTENDED` of its attention, and those whose density lies between the
-    smallest and the largest of theirs, through which the tail flows, have o + s - 1 below `STEEP`, down to `KERNEL` of the width beta^(-1/2) of the
-    kernel, which blurs what is finer.
+    gives more than `ATTENDED` of its attention, and those whose density lies between the smallest
+    and the largest of theirs, through which the tail flows, have o + s - 1 below `STEEP`, down to
+    `KERNEL` of the width beta^(-1/2) of the kernel, which blurs what is finer.
 """
 
 from __future__ import annotations
