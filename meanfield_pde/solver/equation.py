@@ -70,6 +70,8 @@ class Equation:
         volumes: the finite volumes of the mesh.
         settings: scheme and tolerance.
         transport: shared by all layers.
+        tilted: whether the attention sum knows the slope of log rho in each cell, as on meshes that
+            follow the mass.
     """
 
     def __init__(
@@ -78,19 +80,26 @@ class Equation:
         volumes: FiniteVolumes,
         settings: SolverCase,
         transport: Transport | None = None,
+        *,
+        tilted: bool = False,
     ) -> None:
         self.attention = attention
         self.volumes = volumes
         self.settings = settings
+        self.tilted = tilted
         self.transport = transport or Transport(volumes, SCHEMES[settings.scheme])
 
     def at(self, attention: AttentionLike) -> Equation:
         """The same with another attention, such as that at zero temperature."""
         return Equation(attention, self.volumes, self.settings, self.transport)
 
+    def on(self, volumes: FiniteVolumes) -> Equation:
+        """The same on another mesh."""
+        return Equation(self.attention, volumes, self.settings, tilted=self.tilted)
+
     def right_hand_side(self, layer: Attention) -> RightHandSide:
         """What acts during a layer."""
-        drifts = [MeanField(layer, self.volumes, self.settings.tolerance)]
+        drifts = [MeanField(layer, self.volumes, self.settings.tolerance, tilted=self.tilted)]
         return RightHandSide(layer, drifts, self.transport)
 
 

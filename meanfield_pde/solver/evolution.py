@@ -158,8 +158,7 @@ class Evolution:
         arrays = {name: array for name, array in record.items() if not name.startswith("leaf_")}
         if self.follower is not None:
             volumes = self.follower.regrown(record)
-            here = self.equation
-            self.move(Equation(here.attention, volumes, here.settings), arrays)
+            self.move(self.equation.on(volumes), arrays)
         self.state.restore(arrays)
         self._flux = None
         self.time, self.step = time, step

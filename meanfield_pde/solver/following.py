@@ -85,7 +85,7 @@ class MassFollower:
     ) -> tuple[Equation, np.ndarray]:
         """Fit the mesh to an initial density: the equation on it, and the masses of own cells."""
         layer = layers_of(attention)[0]
-        equation = Equation(attention, self._volumes(), settings)
+        equation = Equation(attention, self._volumes(), settings, tilted=True)
         masses = cell_masses(initial, equation.volumes)
         for _ in range(_FIRST_ROUNDS):
             flux = equation.right_hand_side(layer).flux(masses)
@@ -97,7 +97,7 @@ class MassFollower:
                 break
             self._take(self._grown(old.refined(split)))
             every = equation.volumes.gather(masses)
-            equation = Equation(attention, self._volumes(), settings)
+            equation = Equation(attention, self._volumes(), settings, tilted=True)
             # Masses are integrals over the new cells, unless they are all that is known.
             if isinstance(initial, np.ndarray):
                 initial = Transfer(old, self.forest, error.slopes).masses(every)
@@ -123,7 +123,7 @@ class MassFollower:
             arrays = evolution.carried(Transfer(refined, new, np.zeros(0)), arrays)
         self._take(new)
         equation = evolution.equation
-        evolution.move(Equation(equation.attention, self._volumes(), equation.settings), arrays)
+        evolution.move(equation.on(self._volumes()), arrays)
         self.changes += 1
 
     def estimate(self, evolution: Evolution) -> MeshError:
