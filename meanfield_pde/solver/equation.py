@@ -75,6 +75,8 @@ class Equation:
         settings: scheme and tolerance.
         transport: shared by all layers.
         noise: strength of the noise.
+        tilted: whether the attention sum knows the slope of log rho in each cell, as on meshes that
+            follow the mass.
     """
 
     def __init__(
@@ -84,20 +86,34 @@ class Equation:
         settings: SolverCase,
         noise: float = 0.0,
         transport: Transport | None = None,
+        *,
+        tilted: bool = False,
     ) -> None:
         self.attention = attention
         self.volumes = volumes
         self.settings = settings
         self.noise = noise
+        self.tilted = tilted
         self.transport = transport or Transport(volumes, SCHEMES[settings.scheme])
 
     def at(self, attention: AttentionLike) -> Equation:
         """The same with another attention, such as that at zero temperature."""
-        return Equation(attention, self.volumes, self.settings, self.noise, self.transport)
+        return Equation(
+            attention,
+            self.volumes,
+            self.settings,
+            self.noise,
+            self.transport,
+            tilted=self.tilted,
+        )
 
     def on(self, volumes: FiniteVolumes) -> Equation:
         """The same on another mesh."""
-        return Equation(self.attention, volumes, self.settings, self.noise)
+        return Equation(self.attention, volumes, self.settings, self.noise, tilted=self.tilted)
+
+    def sloped(self, volumes: FiniteVolumes) -> Equation:
+        """The same on a mesh that follows the mass, where cells are known by their slopes too."""
+        return Equation(self.attention, volumes, self.settings, self.noise, tilted=True)
 
     @cached_property
     def diffusion(self) -> Diffusion | None:
@@ -112,7 +128,9 @@ class Equation:
     def right_hand_side(self, layer: Layer) -> RightHandSide:
         """What acts during a layer."""
         tolerance = self.settings.tolerance
-        drifts: list[Drift] = [MeanField(head, self.volumes, tolerance) for head in heads_of(layer)]
+        drifts: list[Drift] = [
+            MeanField(head, self.volumes, tolerance, tilted=self.tilted) for head in heads_of(layer)
+        ]
         perceptron = perceptron_of(layer)
         if perceptron is not None:
             drifts.append(PerceptronField(perceptron, self.volumes))

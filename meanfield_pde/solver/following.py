@@ -81,7 +81,7 @@ class MassFollower:
     def begin(self, equation: Equation, initial: InitialLike) -> tuple[Equation, np.ndarray]:
         """Fit the mesh to an initial density: the equation on it, and the masses of own cells."""
         layer = equation.first_layer
-        equation = equation.on(self._volumes())
+        equation = equation.sloped(self._volumes())
         masses = cell_masses(initial, equation.volumes)
         for _ in range(_FIRST_ROUNDS):
             flux = equation.right_hand_side(layer).flux(masses)

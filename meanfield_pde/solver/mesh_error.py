@@ -44,8 +44,8 @@ from meanfield_pde.mesh.gradients import gradient_weights
 from meanfield_pde.solver.transport import STEEPEST
 
 _OPEN = 0.25  # of o, in the error of a flux
-SPOT, SHAPE, NARROWER = 1e-3, 0.5, 10.0
-ATTENDED, STEEP, KERNEL = 1e-3, 0.5, 0.2
+SPOT, SHAPE, NARROWER = 1e-3, 0.5, 2.0
+ATTENDED, STEEP, KERNEL = 1e-2, 0.1, 0.3
 HEAVY = 0.95  # share of the mass in the cells that count as clusters, for what they attend to
 MOST_CLUSTERS = 64  # so many of them are asked
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density

@@ -21,6 +21,7 @@ from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.tilted_sources import TiltedSources
 
 _log = logging.getLogger("meanfield_pde")
 
@@ -33,7 +34,14 @@ class MeanField:
             of the softmax; 1 if that has its denominator.
     """
 
-    def __init__(self, attention: Attention, volumes: FiniteVolumes, tolerance: float) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        volumes: FiniteVolumes,
+        tolerance: float,
+        *,
+        tilted: bool = False,
+    ) -> None:
         if attention.dimension != volumes.dimension:
             raise InputError(
                 f"attention.value is {attention.dimension} x {attention.dimension}, "
@@ -46,6 +54,7 @@ class MeanField:
         self._facet_mean = volumes.facet_means
         self._fixed: np.ndarray | None = None
         self._log_shares: np.ndarray | None = None  # of the points of a cell, if it has several
+        self._tilted = TiltedSources(attention, volumes) if tilted else None
         self._logged = False
         self.largest_weight = 1.0
         if attention.zero_temperature:
@@ -90,7 +99,9 @@ class MeanField:
     def _vertex_means(self, log_masses: np.ndarray) -> np.ndarray:
         """m(x) at all vertices."""
         log_masses = self.volumes.gather(log_masses)
-        if self._log_shares is not None:
+        if self._tilted is not None:
+            log_masses = self._tilted.log_masses(log_masses)
+        elif self._log_shares is not None:
             log_masses = (log_masses[:, None] + self._log_shares).ravel()
         sums = self._sum(log_masses)
         means = sums[:, : self.volumes.dimension]
@@ -108,6 +119,9 @@ class MeanField:
         volumes, attention = self.volumes, self.attention
         own = slice(0, volumes.owned)
         scores = attention.scores(volumes.vertices)
+        if self._tilted is not None:
+            points = self._tilted.points
+            return SharedSum(volumes.comm, points, volumes.vertices, scores, self.tolerance)
         sources = volumes.gather(volumes.centre[own])
         cells = volumes.gather(volumes.cell_points[own])
         if refinement_pays(cells, volumes.vertices, scores, self.tolerance):
