@@ -18,7 +18,7 @@ import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, pieces
-from meanfield_pde.attention.sum.tiles import _power_of_two
+from meanfield_pde.attention.sum.tiles import power_of_two
 from meanfield_pde.tokens.code import fixed_step
 
 LOG2_E = 1.4426950408889634
@@ -56,7 +56,7 @@ def _mean(i, scores, points, log_masses, buffer, mask, hard, out):  # type: igno
                 z += points[2, j]
     else:
         for j in range(stop):
-            weight = _power_of_two(buffer[j] - largest)
+            weight = power_of_two(buffer[j] - largest)
             total += weight
             x += weight * points[0, j]
             y += weight * points[1, j]
