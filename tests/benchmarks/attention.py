@@ -87,7 +87,7 @@ def main() -> None:
                 theirs = share * cpu_seconds(numpy_sum, 2 if cells < 50_000 else 1)
                 miss = found[::step] - plain(scores[::step], points, log_masses)
                 error = np.linalg.norm(miss, axis=1).max()
-                method = "expansion" if attention_sum.estimate.use_low_rank else "tiles"
+                method = str(attention_sum.estimate).split()[0]
                 table.row(
                     cells,
                     name,

@@ -99,7 +99,7 @@ def main() -> None:
             f"{beta:g}",
             milliseconds(best),
             *(f"{share / best:.1%}" for share in shares),
-            "expansion" if attention_sum.estimate.use_low_rank else "tiles",
+            str(attention_sum.estimate).split()[0],
         )
     print()
 

@@ -81,13 +81,14 @@ class Sources:
         return visits, log_z
 
     def log_z_from_below(self, scores: np.ndarray, tiles: np.ndarray) -> np.ndarray:
-        """Jensen's bound of log Z from all groups of the top level, tiles x TILE.
+        """Jensen's bound of log Z from all groups of a level, tiles x TILE.
 
         Unlike those of `survey`, which take the best group alone, it does not fall with the mass of
         a group.
         """
+        level = 1 if self.nodes <= MANY else 2
         columns = (tiles[:, None] * TILE + np.arange(TILE)).ravel()
-        exponent = scores[:, columns].T @ self._group_mean[2] + self._group_log_mass[2]
+        exponent = scores[:, columns].T @ self._group_mean[level] + self._group_log_mass[level]
         return np.logaddexp.reduce(exponent, axis=1).reshape(-1, TILE)
 
     def _slack(self, tolerance: float) -> float:

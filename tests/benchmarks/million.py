@@ -1,0 +1,102 @@
+"""One attention sum on up to 1,310,720 cells of the sphere, at all temperatures, one thread.
+
+    python -m tests.benchmarks.million [--quick]      (half an hour; --quick: 81,920 cells)
+
+Seconds are those of a sum at a share of the targets, spread evenly in runs, divided by that share.
+'Error' is the largest distance to means by extended precision, at 40 targets; 'repeated' what every
+rank does for itself (sorting the masses in, the tree, the survey), in parts of the sum; 'tiles' how
+many times as long tiles take for the same targets.
+"""
+
+from __future__ import annotations
+
+import resource
+
+import numba
+import numpy as np
+
+from meanfield_pde.attention.sum import AttentionSum
+from meanfield_pde.attention.sum.low_rank import all_groups
+from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.surface import sphere_surface
+from tests.benchmarks.attention import TOLERANCE, densities
+from tests.benchmarks.tables import Table, cpu_seconds, is_quick
+
+BETAS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
+SAMPLED = 16_384  # targets whose sums are timed
+CHECKED = 40
+
+
+def exact(score: np.ndarray, points: np.ndarray, log_masses: np.ndarray) -> np.ndarray:
+    """The mean at one target, in extended precision."""
+    exponent = (points @ score.astype(np.longdouble)) + log_masses
+    weight = np.exp(exponent - exponent.max())
+    return weight @ points / weight.sum()
+
+
+def sampled_tiles(sums: AttentionSum) -> np.ndarray:
+    """Runs of tiles, as many as hold about SAMPLED targets, spread evenly."""
+    run = sums.tiles_at_once
+    count = sums.targets.tiles // run
+    wanted = min(count, max(4, SAMPLED // (16 * run)))
+    runs = np.unique(np.linspace(0, count - 1, wanted).astype(np.int64))
+    return (runs[:, None] * run + np.arange(run)).ravel()
+
+
+def main() -> None:
+    """Print the table."""
+    sizes = (81_920,) if is_quick(__doc__) else (327_680, 1_310_720)
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    table = Table(
+        "A sum, one thread",
+        ["cells", "density", "beta", "seconds", "tiles", "repeated", "error", "MB", "method"],
+    )
+    for cells in sizes:
+        surface = sphere_surface(cells)
+        corners = surface.points[surface.cells]
+        points = geometry.normalised(geometry.cell_mean(corners))
+        extended = points.astype(np.longdouble)
+        for name, log_masses in densities(points, geometry.cell_volume(corners)).items():
+            for beta in BETAS:
+                scores = beta * surface.points
+                sums = AttentionSum(points, surface.points, scores, TOLERANCE)
+                sums.load(log_masses)
+                tiles = sampled_tiles(sums)
+                share = len(tiles) / sums.targets.tiles
+                total, moments = None, 0.0
+                if sums.estimate.use_low_rank:
+                    moments = cpu_seconds(lambda s=sums: s.moments(all_groups()), 1)
+                    total = sums.moments(all_groups()).sum(axis=0)
+                found = sums.sums(tiles, total)
+                ours = cpu_seconds(lambda s=sums, t=tiles, m=total: s.sums(t, m), 1) / share
+                few = tiles[::8]
+                by_tiles = cpu_seconds(
+                    lambda s=sums, t=few: s.sources.sums(s.targets.scores, t, TOLERANCE), 1
+                ) * (sums.targets.tiles / len(few))
+                repeated = cpu_seconds(lambda s=sums, m=log_masses: s.load(m), 2)
+                whole = ours + moments + repeated
+                targets = sums.targets.order.reshape(-1, 16)[tiles].ravel()
+                error = 0.0
+                for place in np.linspace(0, len(targets) - 1, CHECKED).astype(int):
+                    mean = exact(scores[targets[place]], extended, log_masses)
+                    error = max(error, float(np.linalg.norm(found[:3, place] - mean)))
+                memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                method = str(sums.estimate).split()[0]
+                table.row(
+                    cells,
+                    name,
+                    f"{beta:g}",
+                    f"{whole:.3g}",
+                    f"{by_tiles / whole:.2f}",
+                    f"{repeated / whole:.1%}",
+                    f"{error:.0e}",
+                    f"{memory:.0f}",
+                    method,
+                )
+    print()
+    numba.set_num_threads(before)
+
+
+if __name__ == "__main__":
+    main()
