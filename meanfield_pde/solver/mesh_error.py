@@ -10,30 +10,24 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 
 1.  Mass.  The flux through a facet of velocity v is wrong by about v rho (o / 4 + s - 1), and an
     error in a flux is mass in the wrong place: it makes W_1 grow at the rate |v| M (...), for a
-    time 1 / |V|, after which the flow has forgotten it. In a cell that shows nothing of what it
-    holds the mass may be anywhere. So W_1 between the density and the exact one is about
+    time 1 / |V|, after which a flow that gathers mass has forgotten it. (One that only turns it
+    does not: there the error adds up, to about `resolution` for each 1 / |V| of time.) In a cell
+    that shows nothing of what it holds the mass may be anywhere. So W_1 between the density and the
+    exact one is about
 
         sum over cells of M min(w, |v| / |V| (o / 4 + s - 1)),
 
     which is kept below `resolution`. On uniform meshes of the circle, at zero temperature from
-    t = 1 to 12, it was 1 to 5 times the true distance.
+    t = 1 to 12, it was 1 to 5 times the true distance. In the tail that the clusters attend to
+    there is no mass to speak of, and nothing is asked of it but what the coarsest mesh gives.
 
 2.  Spots.  While a cluster stands it does not matter how wide it is, but it is stretched a
     hundredfold when it leaves, and then its shape decides when the metastable state ends. So at
     finite temperature a cell with more than `SPOT` of the mass has o + s - 1 below `SHAPE`, down to
     a width of `resolution` / `NARROWER`.
-
-3.  Tail.  The state ends when the tail that the clusters attend to has died out; an error of
-    log rho there, over the rate of its decay, is an error of that time. Cells to which a cluster
-    gives more than `ATTENDED` of its attention, and those whose density lies between the smallest
-    and the largest of theirs, through which the tail flows, have o + s - 1 below `STEEP`, down to
-    `KERNEL` of the width beta^(-1/2) of the kernel, which blurs what is finer.
 """
 
 from __future__ import annotations
-
-import math
-from functools import cached_property
 
 import numpy as np
 
@@ -45,9 +39,6 @@ from meanfield_pde.solver.transport import STEEPEST
 
 _OPEN = 0.25  # of o, in the error of a flux
 SPOT, SHAPE, NARROWER = 1e-3, 0.5, 2.0
-ATTENDED, STEEP, KERNEL = 1e-2, 0.1, 0.3
-HEAVY = 0.95  # share of the mass in the cells that count as clusters, for what they attend to
-MOST_CLUSTERS = 64  # so many of them are asked
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density
 
 
@@ -130,7 +121,7 @@ class MeshError:
         return self._misplaced(2.0 ** (1 / (self.leaves.forest.dimension - 1)))
 
     def unresolved(self, resolution: float, part: float = 1.0, wider: float = 1.0) -> np.ndarray:
-        """Cells that the second or third estimate wants smaller.
+        """Cells that the second estimate wants smaller.
 
         Args:
             resolution: what W_1 of the mesh is kept below.
@@ -143,22 +134,4 @@ class MeshError:
         shape = self._missed * wider**2 + self._excess(wider)
         width = self.leaves.width * wider
         spot = (self._masses > SPOT / wider) & (width > resolution / NARROWER)
-        kernel = KERNEL / math.sqrt(max(*betas, 1.0))
-        tail = self._attended & (width > kernel)
-        return (spot & (shape > part * SHAPE)) | (tail & (shape > part * STEEP))
-
-    @cached_property
-    def _attended(self) -> np.ndarray:
-        """Cells of the tail that clusters attend to, and those through which it flows."""
-        leaves, masses = self.leaves, self._masses
-        order = np.argsort(-masses, kind="stable")
-        heavy = order[: 1 + int(np.searchsorted(np.cumsum(masses[order]), HEAVY))]
-        heavy = heavy[:: -(-len(heavy) // MOST_CLUSTERS)]
-        warm = [head for head in self._heads if not head.zero_temperature]
-        scores = np.concatenate([head.scores(leaves.centre[heavy]) for head in warm])
-        weight = scores @ leaves.centre.T
-        weight += self._log_density + np.log(leaves.volume)
-        weight = np.exp(weight - weight.max(axis=1, keepdims=True))
-        share = (weight / weight.sum(axis=1, keepdims=True)).max(axis=0)
-        attended = self._log_density[share > ATTENDED]
-        return (self._log_density >= attended.min()) & (self._log_density <= attended.max())
+        return np.asarray(spot & (shape > part * SHAPE))

@@ -8,6 +8,7 @@ import platform
 from pathlib import Path
 
 from tests.benchmarks import (
+    adaptivity,
     attention,
     growth,
     public_solvers,
@@ -34,7 +35,16 @@ def main() -> None:
     """Print all tables."""
     today = dt.date.today()
     print(f"# Benchmarks, {today}, {processor()}, {os.cpu_count()} cores")
-    for module in (attention, step, ranks, time_to_accuracy, public_solvers, growth, saved_times):
+    for module in (
+        attention,
+        step,
+        ranks,
+        time_to_accuracy,
+        public_solvers,
+        growth,
+        saved_times,
+        adaptivity,
+    ):
         module.main()
     if not is_quick(__doc__):
         print("\n### Certified Wasserstein distances\n\n```")

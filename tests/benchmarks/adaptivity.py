@@ -1,0 +1,134 @@
+"""Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
+
+    python -m tests.benchmarks.adaptivity [--quick]
+
+At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
+density, as it is in its cells, can be taken against 400,000 atoms that moved exactly. 'Estimate' is
+the column mesh_error of the history; seconds are processor time of one thread, compilation aside.
+Lifetimes are those of a case that is not symmetric, with few cells and several resolutions.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from meanfield_pde import Attention, circle_mesh, solve
+from meanfield_pde.experiments.lifetime import density_lifetime
+from tests.benchmarks.tables import Table, is_quick
+from tests.problems import rotation
+
+ONE = np.eye(2)
+DRIFT = rotation(0.3) @ np.array([[1.0, 0.4], [0.0, 0.2]]) @ rotation(-0.3)
+TIMES = (1.0, 4.0, 12.0)
+# The case of the lifetimes: V and A = V B^T with eigenvectors at 0.6 and -0.1 radians.
+VALUE = rotation(0.6) @ np.diag([1.0, 0.4]) @ rotation(-0.6)
+KEY_QUERY = np.linalg.solve(VALUE, rotation(-0.1) @ np.diag([1.0, 0.25]) @ rotation(0.1))
+KEY_QUERY /= np.linalg.norm(KEY_QUERY, 2)
+
+
+def density(x: np.ndarray) -> np.ndarray:
+    """The initial density at zero temperature."""
+    return 1 + 0.5 * x[:, 0] + 0.3 * x[:, 0] * x[:, 1]
+
+
+def lopsided(x: np.ndarray) -> np.ndarray:
+    """The initial density of the lifetimes."""
+    angle = np.arctan2(x[:, 1], x[:, 0])
+    return 1 + 0.5 * np.cos(angle - 1) + 0.3 * np.sin(2 * angle)
+
+
+def exact(moment: float, count: int = 400_000) -> tuple[np.ndarray, np.ndarray]:
+    """Angles and masses of atoms that moved exactly."""
+    angle = 2 * np.pi * (np.arange(count) + 0.5) / count
+    x = np.column_stack([np.cos(angle), np.sin(angle)])
+    values, vectors = np.linalg.eig(DRIFT)
+    flow = ((vectors * np.exp(values * moment)) @ np.linalg.inv(vectors)).real
+    masses = density(x)
+    y = x @ flow.T
+    return np.arctan2(y[:, 1], y[:, 0]), masses / masses.sum()
+
+
+def distance(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> float:
+    """W_1 on the circle: the integral of |F - G - its median|."""
+    angle = np.concatenate([first[0], second[0]]) % (2 * np.pi)
+    mass = np.concatenate([first[1], -second[1]])
+    order = np.argsort(angle)
+    level = np.cumsum(mass[order])
+    gap = np.diff(angle[order], append=angle[order[0]] + 2 * np.pi)
+    by_level = np.argsort(level)
+    half = np.searchsorted(np.cumsum(gap[by_level]), np.pi)
+    return float((np.abs(level - level[by_level][half]) * gap).sum())
+
+
+def zero_temperature(quick: bool) -> None:
+    """W_1 at three times, with resolutions and on uniform meshes."""
+    table = Table(
+        "Zero temperature, circle: W1 to the exact density",
+        ["resolution", "cells", "t = 1", "t = 4", "t = 12", "estimate", "steps", "seconds"],
+    )
+    attention = Attention(ONE, ONE, DRIFT, math.inf)
+    runs: list[tuple[int, float | None]]
+    runs = [(100, 1e-2), (100, 1e-3), (100, 1e-4), (100, None), (400, None), (1600, None)]
+    runs += [] if quick else [(6400, None)]
+    place = (np.arange(100) + 0.5) / 100 - 0.5
+    solve(attention, circle_mesh(20), density, until=0.5, resolution=0.1)  # compiles
+    for cells, resolution in runs:
+        begun = time.process_time()
+        solution = solve(
+            attention,
+            circle_mesh(cells),
+            density,
+            until=TIMES[-1],
+            save_at=TIMES[:-1],
+            resolution=resolution,
+            threads=1,
+        )
+        seconds = time.process_time() - begun
+        errors = []
+        for index, moment in enumerate(TIMES, start=1):
+            own = solution.cells_at(index)
+            middle = np.arctan2(own.points[:, 1], own.points[:, 0])
+            angle = middle[:, None] + own.volumes[:, None] * place
+            masses = np.repeat(solution.store.read(index) / len(place), len(place))
+            errors.append(f"{distance((angle.ravel(), masses), exact(moment)):.1e}")
+        history = solution.history
+        most = int(history["cells"].max()) if resolution else cells
+        estimate = f"{history['mesh_error'].max():.1e}" if resolution else "-"
+        name = f"{resolution:g}" if resolution else "uniform"
+        table.row(name, most, *errors, estimate, solution.steps, f"{seconds:.2f}")
+
+
+def lifetimes(quick: bool) -> None:
+    """Lifetimes with several resolutions and coarsest meshes."""
+    table = Table(
+        "Lifetimes, circle, not symmetric",
+        ["beta", "coarsest", "resolution", "lifetime", "seconds"],
+    )
+    betas = (160.0,) if quick else (160.0, 320.0, 640.0)
+    runs: list[tuple[int, float | None]] = [(200, None), (400, None), (100, 1e-3), (100, 1e-4)]
+    runs += [] if quick else [(200, 1e-4), (200, 1e-5), (400, 1e-5)]
+    for beta in betas:
+        attention = Attention(KEY_QUERY, ONE, VALUE, beta)
+        for cells, resolution in runs:
+            begun = time.process_time()
+            found = density_lifetime(
+                attention, circle_mesh(cells), lopsided, resolution=resolution, threads=1
+            )
+            seconds = time.process_time() - begun
+            lifetime = "-" if found.lifetime is None else f"{found.lifetime:.3f}"
+            name = f"{resolution:g}" if resolution else "uniform"
+            table.row(f"{beta:g}", cells, name, lifetime, f"{seconds:.1f}")
+
+
+def main() -> None:
+    """Print the tables."""
+    quick = is_quick(__doc__)
+    zero_temperature(quick)
+    lifetimes(quick)
+
+
+if __name__ == "__main__":
+    main()

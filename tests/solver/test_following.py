@@ -1,0 +1,163 @@
+"""A mesh that follows the mass: as near to the exact density as was asked for, whoever computes."""
+
+from __future__ import annotations
+
+import math
+
+import h5py
+import numpy as np
+import pytest
+
+from meanfield_pde import Attention, Component, InputError, VonMises, circle_mesh, solve
+from meanfield_pde import read_result as read
+from meanfield_pde.experiments.lifetime import density_lifetime
+from tests.conftest import Command, Main, Write
+from tests.problems import CIRCLE, SPHERE, metastable, rotation
+from tests.results.test_checkpoint import OFTEN, run_and_kill
+
+FOLLOWING = ("cells = 200", "cells = 60\nresolution = 5e-3")
+ONE = np.eye(2)
+DRIFT = rotation(0.3) @ np.array([[1.0, 0.4], [0.0, 0.2]]) @ rotation(-0.3)
+
+
+def density(x: np.ndarray) -> np.ndarray:
+    """The initial density of the tests at zero temperature."""
+    return 1 + 0.5 * x[:, 0] + 0.3 * x[:, 0] * x[:, 1]
+
+
+def exact_atoms(matrix: np.ndarray, count: int = 100_000) -> tuple[np.ndarray, np.ndarray]:
+    """Angles and masses of points of the initial density, moved to M x / |M x|."""
+    angle = 2 * np.pi * (np.arange(count) + 0.5) / count
+    x = np.column_stack([np.cos(angle), np.sin(angle)])
+    masses = density(x)
+    y = x @ matrix.T
+    return np.arctan2(y[:, 1], y[:, 0]), masses / masses.sum()
+
+
+def spread_atoms(solution, index: int, pieces: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """The density as it is in its cells: many atoms in each of them."""
+    cells, masses = solution.cells_at(index), solution.store.read(index)
+    middle = np.arctan2(cells.points[:, 1], cells.points[:, 0])
+    place = (np.arange(pieces) + 0.5) / pieces - 0.5
+    angle = middle[:, None] + cells.volumes[:, None] * place
+    return angle.ravel(), np.repeat(masses / pieces, pieces)
+
+
+def distance(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> float:
+    """W_1 on the circle: the integral of |F - G - its median|."""
+    angle = np.concatenate([first[0], second[0]]) % (2 * np.pi)
+    mass = np.concatenate([first[1], -second[1]])
+    order = np.argsort(angle)
+    angle, level = angle[order], np.cumsum(mass[order])
+    gap = np.diff(angle, append=angle[0] + 2 * np.pi)
+    by_level = np.argsort(level)
+    half = np.searchsorted(np.cumsum(gap[by_level]), np.pi)
+    return float((np.abs(level - level[by_level][half]) * gap).sum())
+
+
+@pytest.mark.parametrize("resolution", [1e-2, 1e-3, 1e-4])
+def test_as_near_as_asked_for(resolution: float) -> None:
+    """Zero temperature, Q = K = I: tokens move to exp(V t) x / |exp(V t) x|."""
+    attention = Attention(ONE, ONE, DRIFT, math.inf)
+    mesh = circle_mesh(100)
+    times = (1.0, 4.0, 12.0)
+    solution = solve(attention, mesh, density, until=12.0, save_at=times[:2], resolution=resolution)
+    values, vectors = np.linalg.eig(DRIFT)
+    for index, time in enumerate(times, start=1):
+        flow = (vectors * np.exp(values * time)) @ np.linalg.inv(vectors)
+        error = distance(spread_atoms(solution, index), exact_atoms(flow.real))
+        assert error < resolution
+    assert (solution.history["mesh_error"] < resolution).all()
+    assert np.abs(solution.history["mass"] - 1).max() < 1e-12
+    for index in range(4):
+        assert solution.cells_at(index).volumes.sum() == pytest.approx(2 * np.pi, rel=1e-12)
+    if resolution == 1e-3:
+        # Uniform cells would have to be as narrow as the narrowest.
+        assert (
+            solution.history["cells"].max()
+            < 0.2 * 2 * np.pi / solution.history["least_width"].min()
+        )
+
+
+def test_a_spot_that_travels_once_round() -> None:
+    """V antisymmetric, Q = K = I, zero temperature: a rotation, after which it is where it was."""
+    turn = Attention(ONE, ONE, np.array([[0.0, -1.0], [1.0, 0.0]]), math.inf)
+    spot = VonMises((Component(1.0, 1000.0, (1.0, 0.0)),))
+    solution = solve(turn, circle_mesh(60), spot, until=2 * np.pi, resolution=1e-2)
+    first, last = spread_atoms(solution, 0), spread_atoms(solution, 1)
+    assert distance(first, last) < 2 * np.pi * 1e-2  # resolution for each unit of time
+    assert solution.history["cells"].max() < 160
+    assert np.abs(solution.history["mass"] - 1).max() < 1e-13
+
+
+@pytest.mark.slow
+def test_lifetime_with_few_cells() -> None:
+    """100 cells to begin with give what 800 give."""
+    attention, initial = metastable(40.0), "1 + 0.5*x + 0.3*x*y"
+    fine = density_lifetime(attention, circle_mesh(800), initial)
+    few = density_lifetime(attention, circle_mesh(100), initial, resolution=1e-3)
+    assert few.lifetime == pytest.approx(fine.lifetime, rel=1e-2)
+
+
+def test_log_masses_on_a_mesh_that_moves() -> None:
+    """The same as doubles where these work."""
+    found = [
+        solve(
+            metastable(40.0),
+            circle_mesh(60),
+            "1 + 0.5*x",
+            until=3.0,
+            resolution=1e-2,
+            log_masses=wide,
+        )
+        for wide in (False, True)
+    ]
+    assert found[0].history["cells"][-1] > 60
+    np.testing.assert_array_equal(found[0].cells_at(-1).vertices, found[1].cells_at(-1).vertices)
+    np.testing.assert_allclose(found[0].masses[-1], found[1].masses[-1], rtol=1e-11)
+
+
+@pytest.mark.parametrize("text", [CIRCLE, SPHERE.replace("cells = 320", "cells = 200")])
+def test_ranks_and_restarts(text: str, command: Command, write_case: Write, tmp_path) -> None:
+    """Bit for bit after a kill, mesh included; to rounding on another number of ranks."""
+    case = write_case(text + OFTEN, FOLLOWING, ("until = 5.0", "until = 2.0"))
+    if text is not CIRCLE:
+        case = write_case(
+            text + OFTEN, ("cells = 200", "cells = 80\nresolution = 0.03"), ("5.0", "2.0")
+        )
+    assert command("run", case, "--output", "whole").returncode == 0
+    assert command("run", case, "--output", "two", ranks=2).returncode == 0
+    out = tmp_path / "killed"
+    run_and_kill(case, out)
+    assert command("run", case, "--output", out, "--resume").returncode == 0
+    whole, two, killed = (read(tmp_path / name) for name in ("whole", "two", "killed"))
+    assert len({len(masses) for masses in whole.masses}) > 1
+    for index in range(len(whole.times)):
+        for other in (two, killed):
+            np.testing.assert_array_equal(
+                other.cells_at(index).vertices, whole.cells_at(index).vertices
+            )
+        np.testing.assert_array_equal(killed.masses[index], whole.masses[index])
+        np.testing.assert_allclose(two.masses[index], whole.masses[index], rtol=1e-11)
+    # Two lines of h5py for one time, as the README says.
+    with h5py.File(tmp_path / "whole/density.h5") as file:
+        begin, end = file["offsets"][3:5] if text is CIRCLE else file["offsets"][1:3]
+        masses = file["masses"][begin:end]
+    np.testing.assert_array_equal(masses, whole.masses[3 if text is CIRCLE else 1])
+
+
+@pytest.mark.parametrize(
+    ("resolution", "says"),
+    [("0", "> 0"), ("nan", "> 0"), ("1e-12", "takes about 6.3e+06 cells"), ("'fine'", "> 0")],
+)
+def test_refused(resolution: str, says: str, main: Main, write_case: Write) -> None:
+    case = write_case(CIRCLE, ("cells = 200", f"cells = 200\nresolution = {resolution}"))
+    code, message = main("run", case)
+    assert code == 2
+    assert "mesh.resolution" in message
+    assert says in message
+
+
+def test_refused_in_scripts() -> None:
+    with pytest.raises(InputError, match="resolution"):
+        solve(metastable(10.0), circle_mesh(20), until=1.0, resolution=-1.0)
