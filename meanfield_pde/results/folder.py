@@ -44,7 +44,7 @@ from meanfield_pde.results.names import (
     SUMMARY,
 )
 from meanfield_pde.results.tables import read_history
-from meanfield_pde.solver.settings import CompareCase
+from meanfield_pde.solver.settings import CompareCase, NoiseCase
 from meanfield_pde.support.files import remove, remove_leftovers, replace_text
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -89,7 +89,8 @@ def read_result(directory: str | Path) -> Result:
     try:
         attention = attention_of(tables["attention"], folder, tables.get("perceptron"))
         cost = tables.get("compare", {}).get("cost", CompareCase.cost)
-    except (InputError, KeyError, AttributeError) as error:
+        noise = NoiseCase(**tables.get("noise", {})).strength
+    except (InputError, KeyError, AttributeError, TypeError) as error:
         raise InputError(f"{folder / CASE}: not the case of a run ({error})") from None
     return Result(
         attention=attention,
@@ -100,6 +101,7 @@ def read_result(directory: str | Path) -> Result:
         directory=folder,
         case_text=text,
         cost=cost,
+        noise=noise,
     )
 
 
