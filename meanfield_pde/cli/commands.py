@@ -11,6 +11,7 @@ from mpi4py import MPI
 import numpy as np
 
 from meanfield_pde.attention.heads import Heads
+from meanfield_pde.attention.layers import layers_of
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.run import run_case
@@ -71,7 +72,13 @@ def limit(options: argparse.Namespace) -> None:
     """Print spectrum, projection, rates and predicted times of a case."""
 
     def describe() -> str:
-        attention = read_case(options.case).attention
+        case = read_case(options.case)
+        attention = case.attention
+        if case.noise.strength:
+            LOG.info(
+                "noise.strength = %g is left aside: what follows is the flow without noise",
+                case.noise.strength,
+            )
         found: FixedPoints | ProjectionLimit = ProjectionLimit(attention)
         if isinstance(attention, Heads):
             found = fixed_points(attention)
@@ -176,6 +183,11 @@ def compare(options: argparse.Namespace) -> None:
     comm = MPI.COMM_WORLD
     result = on_root(comm, lambda: results.read_result(options.result))
     cloud = on_root(comm, lambda: read_tokens(options.tokens))
+    if result.noise or any(isinstance(layer, Heads) for layer in layers_of(result.attention)):
+        raise InputError(
+            f"{options.result}: compare judges codes of one head without noise; hold tokens of "
+            "others against this density with `meanfield-pde wasserstein`"
+        )
     try:
         found = compare_tokens(
             result,

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from petsc4py import PETSc
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.solver.diffusion import configured_solver
 from meanfield_pde.solver.evolution import configured_stepper
 
 # PETSc would take these, but the steps and their lengths are chosen by `Evolution`.
@@ -65,6 +66,7 @@ def _check(values: dict[str, str | None]) -> None:
                 "from the density, and [time] says how far to go"
             )
     configured_stepper(MPI.COMM_SELF).destroy()
+    _try_solver()
     options = PETSc.Options()
     for name in values:
         if name != _LOG_VIEW and not options.used(name):
@@ -72,6 +74,26 @@ def _check(values: dict[str, str | None]) -> None:
                 f"the PETSc option -{name} is not one that this solver asks for; look it up, "
                 "or leave it out"
             )
+
+
+def _try_solver() -> None:
+    """Set up the solver of the noise for a small system, which reads the options of its parts."""
+    matrix: Any = PETSc.Mat()
+    matrix.createAIJ((2, 2), comm=MPI.COMM_SELF)
+    matrix.setUp()
+    for i in range(2):
+        matrix.setValue(i, i, 1.0)
+    matrix.assemble()
+    solver: Any = configured_solver(MPI.COMM_SELF)
+    solver.setOperators(matrix)
+    try:
+        solver.setUp()
+    except PETSc.Error as error:
+        reason = str(error).splitlines()[-1].removeprefix("[0] ")
+        raise InputError(f"PETSc refuses its options: {reason}") from error
+    finally:
+        solver.destroy()
+        matrix.destroy()
 
 
 def _view_log(where: str | None) -> None:

@@ -89,6 +89,7 @@ def density_lifetime(
     until: float | None = None,
     settings: SolverCase | None = None,
     resolution: float | None = None,
+    noise: float = 0.0,
     threads: int | None = None,
 ) -> Lifetime:
     """The lifetime of the density's metastable state. Collective.
@@ -102,6 +103,7 @@ def density_lifetime(
             the metastable state lived.
         settings: scheme, tolerance and log masses.
         resolution: of a mesh that follows the mass, see `solve`; `count` is that of its coarsest.
+        noise: its strength; the predictions are those without.
         threads: of each rank.
     """
     begun = clock.perf_counter()
@@ -109,7 +111,7 @@ def density_lifetime(
     until = given_up(progress.projection, until)
     set_threads(mesh.comm, threads)
     volumes = FiniteVolumes(mesh)
-    equation = Equation(attention, volumes, settings or SolverCase())
+    equation = Equation(attention, volumes, settings or SolverCase(), noise)
     if resolution is not None:
         resolution = check_resolution(resolution, attention.dimension)
     evolution = start_evolution(equation, initial, resolution, progress.projection)
@@ -146,6 +148,7 @@ def token_lifetime(
     seed: int,
     *,
     until: float | None = None,
+    noise: float = 0.0,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> Lifetime:
     """The lifetime of the metastable state of N tokens drawn from the initial density. Collective.
@@ -156,6 +159,7 @@ def token_lifetime(
         count: N.
         seed: of the sample.
         until: when to give up; by default three times log(N)/c', and 20/c.
+        noise: its strength, with random numbers of the same seed.
         comm: the ranks that share the work.
     """
     begun = clock.perf_counter()
@@ -168,7 +172,15 @@ def token_lifetime(
         nonlocal x, now
         end = float(times[-1])
         cloud = simulate_tokens(
-            x, attention, end, start=now, save_at=times, tolerance=TOKEN_TOLERANCE, comm=comm
+            x,
+            attention,
+            end,
+            start=now,
+            save_at=times,
+            tolerance=TOKEN_TOLERANCE,
+            noise=noise,
+            seed=seed,
+            comm=comm,
         )
         x, now = cloud.tokens[-1], end
         saved = cloud.tokens[np.searchsorted(cloud.times, times)]

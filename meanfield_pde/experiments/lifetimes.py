@@ -112,8 +112,11 @@ def _measure(
 ) -> Lifetime:
     _, beta, count, seed = key
     attention = single(case.attention, "a lifetime").with_beta(beta)
+    noise = case.noise.strength
     if seed is not None:
-        return token_lifetime(attention, case.initial, count, seed, until=until, comm=comm)
+        return token_lifetime(
+            attention, case.initial, count, seed, until=until, noise=noise, comm=comm
+        )
     return density_lifetime(
         attention,
         mesh,
@@ -121,6 +124,7 @@ def _measure(
         until=until,
         settings=case.solver,
         resolution=case.mesh.resolution,
+        noise=noise,
     )
 
 
@@ -131,6 +135,7 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
     tokens = [row for row in rows if row["kind"] == "tokens"]
     beta_fit, count_fit = fits(rows)
     summary: dict[str, Any] = {
+        "noise": case.noise.strength,
         "definition": "the principal axis is half way from the eigenspace of A to that of V",
         "density": {
             "lifetimes": [[row["beta"], row["lifetime"]] for row in density],

@@ -64,6 +64,10 @@ def run_sweep(
     betas = check_betas(betas, fewest=2)
     at_once = min(whole(at_once, "at_once", 1), comm.size, len(betas))
     attention = single(case.attention, "a sweep")
+    if case.noise.strength:
+        raise InputError(
+            "a sweep measures a theorem about the flow without noise; set noise.strength = 0"
+        )
     limit = ProjectionLimit(attention)
     if not limit.exists:
         raise InputError(f"there is no limit to measure the distance to: {limit.reason}")

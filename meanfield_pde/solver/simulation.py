@@ -241,6 +241,7 @@ class Simulation:
             store=self.store,
             history={name: np.array([row[name] for row in self.rows]) for name in names},
             limit=None if self.distances is None else self.distances.limit,
+            noise=self.equation.noise,
             cost=CompareCase.cost if self.distances is None else self.distances.settings.cost,
             steps=self.evolution.step,
             rejected=self.evolution.rejected,

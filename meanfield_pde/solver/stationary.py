@@ -34,6 +34,8 @@ _NEWTON_STEPS = 40
 _LARGEST_CHANGE = 1.0  # of a log mass, in one step of Newton
 # |F| in total variation, relative to sigma: what the tolerance of the attention sum allows.
 _ZERO = 1e-9
+# States that can be turned leave rounding errors undamped: what is taken when it falls no more.
+_GOOD, _STALLED = 1e-5, 4
 _LINEAR = 1e-6  # relative residual of GMRES
 _KRYLOV = 60
 
@@ -116,12 +118,20 @@ class Stationary:
 
     def _newton(self, masses: np.ndarray, strength: float, order: float | None) -> StationaryState:
         masses = masses / masses.sum()
+        best: StationaryState | None = None
+        stalled = 0
         for _ in range(_NEWTON_STEPS):
             rate = self.rate(masses, strength)
             residual = float(np.abs(rate).sum())
             missing = 0.0 if order is None else order - self.order(masses)
-            if residual <= _ZERO * max(strength, 1e-3) and abs(missing) < 1e-9:
+            unit = max(strength, 1e-3)
+            stalled = 0 if best is None or residual < best.residual / 2 else stalled + 1
+            if abs(missing) < 1e-6 and (best is None or residual < best.residual):
+                best = StationaryState(masses, strength, self.order(masses), residual)
+            if residual <= _ZERO * unit and abs(missing) < 1e-9:
                 return StationaryState(masses, strength, self.order(masses), residual)
+            if stalled >= _STALLED and best is not None and best.residual <= _GOOD * unit:
+                return best
             change, stronger = self._newton_step(masses, strength, rate, missing, order)
             relative = change / masses
             scale = min(1.0, _LARGEST_CHANGE / max(np.abs(relative).max(), 1e-300))
