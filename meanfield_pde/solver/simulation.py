@@ -126,7 +126,7 @@ class Simulation:
         observers: Iterable[Observer] = (),
         users: Iterable[Observer] = (),
     ) -> None:
-        """Evolve through the times still ahead; what `users` raise on one rank, all do. Collective."""
+        """Evolve through the times ahead; what `users` raise on one rank, all do. Collective."""
         watching, foreign = list(observers), list(users)
         ahead = self.ahead(save_times)
         self.until = save_times[-1]
