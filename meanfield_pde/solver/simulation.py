@@ -135,7 +135,7 @@ class Simulation:
         observers: Iterable[Observer] = (),
         users: Iterable[Observer] = (),
     ) -> None:
-        """Evolve through the times ahead; what `users` raise on one rank, all raise. Collective."""
+        """Evolve through the times ahead; what `users` raise on one rank, all do. Collective."""
         watching, foreign = list(observers), list(users)
         ahead = self.ahead(save_times)
         self.until = save_times[-1]
