@@ -1,13 +1,16 @@
-"""Clusters about the uniform density at Q = K = V = I: how many grow, and how fast.
+# %% [markdown]
+# # Clusters about the uniform density
+#
+# Clusters about the uniform density at Q = K = V = I: how many grow, and how fast.
+#
+#     python demos/clusters.py [--short]        (also under mpiexec)
+#
+# The uniform density on the circle is an equilibrium, and a small perturbation cos(k theta) of it
+# grows at the rate k^2 I_k(beta) / (beta I_0(beta)), I_k the modified Bessel function. It is
+# largest near k = sqrt(2 beta), and about that many clusters come out of small noise, before they
+# begin to merge. The figure is in results/demos/.
 
-    python demos/clusters.py [--short]        (also under mpiexec)
-
-The uniform density on the circle is an equilibrium, and a small perturbation cos(k theta) of it
-grows at the rate k^2 I_k(beta) / (beta I_0(beta)), I_k the modified Bessel function. It is largest
-near k = sqrt(2 beta), and about that many clusters come out of small noise, before they begin to
-merge. The figure is in results/demos/.
-"""
-
+# %%
 import argparse
 import math
 from pathlib import Path
@@ -25,11 +28,13 @@ NOISE = 1e-3
 MODES = np.arange(1, 41)
 
 
+# %%
 def growth_rate(mode: np.ndarray, beta: float) -> np.ndarray:
     """The rate k^2 I_k(beta) / (beta I_0(beta))."""
     return mode**2 * ive(mode, beta) / (beta * ive(0, beta))
 
 
+# %%
 def noise(points: np.ndarray) -> np.ndarray:
     """One plus all modes, with the same size and random phases."""
     phases = np.random.default_rng(1).uniform(0, 2 * math.pi, len(MODES))
@@ -37,12 +42,14 @@ def noise(points: np.ndarray) -> np.ndarray:
     return 1 + NOISE * np.cos(np.outer(angle, MODES) + phases).sum(axis=1)
 
 
+# %%
 def amplitudes(solution: Solution) -> np.ndarray:
     """|∫ exp(i k theta) dmu| for each saved time and mode."""
     angle = np.arctan2(solution.cells.points[:, 1], solution.cells.points[:, 0])
     return np.abs(solution.masses @ np.exp(1j * np.outer(angle, MODES)))
 
 
+# %%
 def clusters(solution: Solution) -> tuple[int, int]:
     """The number of maxima once the highest is four times the mean, and the saved time."""
     mean = 1 / (2 * math.pi)
@@ -54,10 +61,11 @@ def clusters(solution: Solution) -> tuple[int, int]:
     return int(peak.sum()), index
 
 
+# %%
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Clusters about the uniform density")
     parser.add_argument("--short", action="store_true", help="a coarse mesh, and two beta")
-    short = parser.parse_args(arguments).short
+    short = parser.parse_known_args(arguments)[0].short
 
     mesh = circle_mesh(240 if short else 800)
     numbers: dict[str, float] = {}
@@ -83,6 +91,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     return numbers
 
 
+# %%
 def draw(betas: tuple[float, ...], counts: list[int], solution: Solution, index: int) -> None:
     figure = Figure(figsize=(10.5, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -105,5 +114,6 @@ def draw(betas: tuple[float, ...], counts: list[int], solution: Solution, index:
     save(figure, Path("results/demos/clusters.png"))
 
 
+# %%
 if __name__ == "__main__":
     main()

@@ -1,11 +1,14 @@
-"""Concentration on the circle: tokens gather at two points, at the predicted rate and weights.
+# %% [markdown]
+# # Concentration on the circle
+#
+# Concentration on the circle: tokens gather at two points, at the predicted rate and weights.
+#
+#     python demos/concentration_circle.py [--short]        (also under mpiexec)
+#
+# At zero temperature the distance to the limit falls like exp(-min(c, c') t) to the end; at
+# finite beta it does so until temperature takes over. The figure is in results/demos/.
 
-    python demos/concentration_circle.py [--short]        (also under mpiexec)
-
-At zero temperature the distance to the limit falls like exp(-min(c, c') t) to the end; at finite
-beta it does so until temperature takes over. The figure is in results/demos/.
-"""
-
+# %%
 import argparse
 from pathlib import Path
 
@@ -31,10 +34,11 @@ VALUE = np.array([[0.95, 0.10], [0.45, 0.40]])
 INITIAL = VonMises((Component(0.7, 3.0, (0.6, 0.8)), Component(0.3, 1.5, (-0.8, 0.6))))
 
 
+# %%
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Concentration on the circle")
     parser.add_argument("--short", action="store_true", help="a coarse mesh")
-    cells = 400 if parser.parse_args(arguments).short else 800
+    cells = 400 if parser.parse_known_args(arguments)[0].short else 800
 
     attention = Attention(query=QUERY, key=np.eye(2), value=VALUE, beta=200.0)
     limit = ProjectionLimit(attention)
@@ -72,6 +76,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     return numbers
 
 
+# %%
 def draw(times: np.ndarray, history: dict[str, np.ndarray], rate: float) -> None:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -90,5 +95,6 @@ def draw(times: np.ndarray, history: dict[str, np.ndarray], rate: float) -> None
     save(figure, Path("results/demos/concentration_circle.png"))
 
 
+# %%
 if __name__ == "__main__":
     main()

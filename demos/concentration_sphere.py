@@ -1,12 +1,15 @@
-"""Concentration on the sphere: at two atoms for dim E = 1, on a great circle for dim E = 2.
+# %% [markdown]
+# # Concentration on the sphere
+#
+# Concentration on the sphere: at two atoms for dim E = 1, on a great circle for dim E = 2.
+#
+#     python demos/concentration_sphere.py [--short]        (also under mpiexec)
+#
+# E is the eigenspace of A = V B^T for its largest eigenvalue. W1 to the two atoms, and the root
+# mean square angle of tokens to the great circle, fall at the predicted rates, to the end at zero
+# temperature and for a while at beta = 100. The figure is in results/demos/.
 
-    python demos/concentration_sphere.py [--short]        (also under mpiexec)
-
-E is the eigenspace of A = V B^T for its largest eigenvalue. W1 to the two atoms, and the root mean
-square angle of tokens to the great circle, fall at the predicted rates, to the end at zero
-temperature and for a while at beta = 100. The figure is in results/demos/.
-"""
-
+# %%
 import argparse
 import math
 from pathlib import Path
@@ -30,10 +33,11 @@ HEADS = {
 INITIAL = "1 + 0.5*x*y + 0.4*z - 0.3*x"
 
 
+# %%
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Concentration on the sphere")
     parser.add_argument("--short", action="store_true", help="a coarse mesh")
-    short = parser.parse_args(arguments).short
+    short = parser.parse_known_args(arguments)[0].short
 
     mesh = sphere_mesh(1280 if short else 5120)
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
@@ -51,6 +55,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     return numbers
 
 
+# %%
 def concentrate(axes: Axes, name: str, mesh: dolfinx_mesh.Mesh) -> float:
     """Run a case at zero and at finite temperature; the rate over the predicted one at zero."""
     query, value = HEADS[name]
@@ -80,5 +85,6 @@ def concentrate(axes: Axes, name: str, mesh: dolfinx_mesh.Mesh) -> float:
     return -linear_fit(times[late], np.log(distance[late])).slope / predicted
 
 
+# %%
 if __name__ == "__main__":
     main()

@@ -1,13 +1,17 @@
-"""How many tokens? The distance of N tokens from the density, and how long their plateau lasts.
+# %% [markdown]
+# # How many tokens?
+#
+# How many tokens? The distance of N tokens from the density, and how long their plateau lasts.
+#
+#     python demos/convergence.py [--short]        (also under mpiexec)
+#
+# On the circle W_1 from N tokens to the density falls like N^(-1/2), as for independent samples,
+# but for a factor by which the mean field lets their fluctuations grow. The metastable state is
+# another matter: N tokens have no tail below 1/N, so it lasts log(N)/c' and some constant,
+# whatever beta is; the density's lasts for a time proportional to beta. The figure is in
+# results/demos/.
 
-    python demos/convergence.py [--short]        (also under mpiexec)
-
-On the circle W_1 from N tokens to the density falls like N^(-1/2), as for independent samples, but
-for a factor by which the mean field lets their fluctuations grow. The metastable state is another
-matter: N tokens have no tail below 1/N, so it lasts log(N)/c' and some constant, whatever beta is;
-the density's lasts for a time proportional to beta. The figure is in results/demos/.
-"""
-
+# %%
 import argparse
 from pathlib import Path
 
@@ -45,10 +49,11 @@ COLD = Attention(QUERY / np.linalg.norm(QUERY, 2), np.eye(2), VALUE, beta=320.0)
 UNTIL = 2.0
 
 
+# %%
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="How many tokens?")
     parser.add_argument("--short", action="store_true", help="fewer tokens and samples")
-    short = parser.parse_args(arguments).short
+    short = parser.parse_known_args(arguments)[0].short
     counts = (50, 200, 800) if short else (100, 300, 1000, 3000, 10_000)
     samples = 24 if short else 20
     few = (30, 300) if short else (30, 100, 300, 1000, 3000)
@@ -91,6 +96,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     return numbers
 
 
+# %%
 def draw(
     counts: np.ndarray,
     distances: np.ndarray,
@@ -117,5 +123,6 @@ def draw(
     save(figure, Path("results/demos/convergence.png"))
 
 
+# %%
 if __name__ == "__main__":
     main()

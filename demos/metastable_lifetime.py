@@ -1,12 +1,15 @@
-"""How long the metastable state lives: linearly in beta for the density, like log N for N tokens.
+# %% [markdown]
+# # Metastable lifetimes
+#
+# How long the metastable state lives: linearly in beta for the density, like log N for N tokens.
+#
+#     python demos/metastable_lifetime.py [--short]        (also under mpiexec)
+#
+# The same as `meanfield-pde lifetime demos/circle.toml --beta ... --tokens ...`. A density has
+# tails down to 1e-100 that hold the clusters where they are; N tokens have none below 1/N, and
+# leave early. Table and figure are in results/demos/lifetime/.
 
-    python demos/metastable_lifetime.py [--short]        (also under mpiexec)
-
-The same as `meanfield-pde lifetime demos/circle.toml --beta ... --tokens ...`. A density has tails
-down to 1e-100 that hold the clusters where they are; N tokens have none below 1/N, and leave early.
-Table and figure are in results/demos/lifetime/.
-"""
-
+# %%
 import argparse
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +22,11 @@ from meanfield_pde.experiments.lifetimes import measure_lifetimes
 CASE = Path(__file__).with_name("circle.toml")
 
 
+# %%
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Metastable lifetimes")
     parser.add_argument("--short", action="store_true", help="a coarse mesh, and few tokens")
-    short = parser.parse_args(arguments).short
+    short = parser.parse_known_args(arguments)[0].short
 
     case = read_case(CASE)
     case = replace(case, mesh=replace(case.mesh, cells=160 if short else 800))
@@ -46,5 +50,6 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     return numbers
 
 
+# %%
 if __name__ == "__main__":
     main()

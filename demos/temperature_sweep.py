@@ -1,13 +1,16 @@
-"""The concentration theorem over a range of temperatures.
+# %% [markdown]
+# # The concentration theorem, measured
+#
+# The concentration theorem over a range of temperatures.
+#
+#     python demos/temperature_sweep.py [--short]        (also under mpiexec)
+#
+# The same as `meanfield-pde sweep demos/circle.toml --beta ...`: the time of least distance to
+# the limit grows like log beta, the least distance falls at least like sqrt(log(beta + 1)/beta),
+# and the bound of the theorem holds at every point with constants that are fitted. Tables and
+# figures are in results/demos/sweep/; a sweep that was stopped goes on where it was.
 
-    python demos/temperature_sweep.py [--short]        (also under mpiexec)
-
-The same as `meanfield-pde sweep demos/circle.toml --beta ...`: the time of least distance to the
-limit grows like log beta, the least distance falls at least like sqrt(log(beta + 1)/beta), and the
-bound of the theorem holds at every point with constants that are fitted. Tables and figures are in
-results/demos/sweep/; a sweep that was stopped goes on where it was.
-"""
-
+# %%
 import argparse
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +24,11 @@ from meanfield_pde.solver.settings import TimeCase
 CASE = Path(__file__).with_name("circle.toml")
 
 
+# %%
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="The concentration theorem, measured")
     parser.add_argument("--short", action="store_true", help="a coarse mesh, and three beta")
-    short = parser.parse_args(arguments).short
+    short = parser.parse_known_args(arguments)[0].short
 
     case = read_case(CASE)
     name = "sweep-short" if short else "sweep"
@@ -48,5 +52,6 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     return numbers
 
 
+# %%
 if __name__ == "__main__":
     main()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.image import imread
 
@@ -81,6 +83,56 @@ def test_audit_minilm(numbers: dict[str, float], tmp_path: Path) -> None:
     assert numbers["least share unexplained"] < 1e-20
     assert numbers["first cloud of drift"] == numbers["damaged layer"] + 1
     assert imread(tmp_path / "results/demos/audit/figures/audit.png").std() > 0.05
+
+
+@pytest.fixture
+def page(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, float]:
+    """The numbers of a page without functions, run from its top in short form."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
+    monkeypatch.setenv("MEANFIELD_PDE_SHORT", "1")
+    name = request.node.name.removeprefix("test_")
+    return runpy.run_path(str(DEMOS / f"{name}.py"))["numbers"]
+
+
+def test_first_steps(page: dict[str, float], tmp_path: Path) -> None:
+    assert page["low"] <= page["W1"] <= page["high"] < page["low"] + 1e-8
+    assert page["mass at +e"] == pytest.approx(0.5 + 0.5 * 4 / (4 * np.pi), abs=0.02)
+    assert imread(tmp_path / "results/demos/first_steps.png").std() > 0.05
+
+
+def test_own_case(page: dict[str, float]) -> None:
+    assert page["saved times"] == 9
+    assert page["mass drift"] < 1e-13
+
+
+def test_read_results(page: dict[str, float]) -> None:
+    assert page == {"columns agree": 0.0, "densities agree": 0.0, "fields": 1.0}
+
+
+def test_particle_code(page: dict[str, float]) -> None:
+    assert page == {"right agrees": 1.0, "wrong agrees": 0.0}
+
+
+def test_parameter_study(page: dict[str, float]) -> None:
+    assert list(page) == ["0.10", "0.40", "0.70"]
+    assert all(ratio == pytest.approx(0.95, abs=0.07) for ratio in page.values())
+
+
+def test_fenics(page: dict[str, float]) -> None:
+    assert page["mass of the field"] == pytest.approx(page["mass of the density"], rel=1e-10)
+    assert page["second moment of the field"] > 1 / 3
+
+
+def test_every_page_is_written_in_cells_and_begins_with_its_title() -> None:
+    """In the percent format: text in comments, as cells of Markdown, code in cells of its own."""
+    for path in sorted(DEMOS.glob("*.py")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert lines[0] == "# %% [markdown]", path.name
+        assert lines[1].startswith("# # "), path.name
+        assert "# %%" in lines, path.name
 
 
 def test_the_python_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from pathlib import Path
 
 from mpi4py import MPI
 
@@ -13,6 +14,7 @@ import numpy as np
 from meanfield_pde.attention.heads import Heads
 from meanfield_pde.attention.layers import layers_of
 from meanfield_pde.case.file import read_case
+from meanfield_pde.case.starter import write_starter
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.figures.tokens import draw_comparison
@@ -66,6 +68,12 @@ def run(options: argparse.Namespace) -> None:
         case.output.directory,
         case.output.directory / results.FIGURES,
     )
+
+
+def demo(options: argparse.Namespace) -> None:
+    """Write a case to begin with into the current folder."""
+    path = on_root(MPI.COMM_WORLD, write_starter, options.name, Path())
+    LOG.info("%s: run it with meanfield-pde run %s", path, path)
 
 
 def limit(options: argparse.Namespace) -> None:

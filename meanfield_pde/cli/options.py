@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meanfield_pde.case.starter import starter_names
 from meanfield_pde.cli import commands
 from meanfield_pde.cli.arguments import Command, number, path, vector
 from meanfield_pde.cli.audit_command import add_audit
@@ -20,6 +21,10 @@ def add_commands(command: Command) -> None:
 
 
 def _add_runs(command: Command) -> None:
+    demo = command("demo", commands.demo, "write a case to begin with into the current folder")
+    names = ", ".join(starter_names())
+    demo.add_argument("name", nargs="?", default="circle", metavar="NAME", help=names)
+
     run = command("run", commands.run, "solve a case and write its result folder")
     run.add_argument("case", type=path, metavar="CASE.toml")
     run.add_argument("--output", type=path, metavar="DIR", help="instead of [output] directory")

@@ -252,7 +252,8 @@ def _draw_sphere(history: History, projection: ProjectionLimit, wanted: np.ndarr
         mollweide.draw_outline(panel)
         for mark in shown:
             draw_mark(panel, mark)
-        draw_inset(panel, history.cells_at(i), values, norm, colormaps[COLOURS])
+        avoid = np.vstack([np.empty((0, 3)), *(mark.points for mark in shown)])
+        draw_inset(panel, history.cells_at(i), values, norm, colormaps[COLOURS], avoid)
     figure.colorbar(
         ScalarMappable(norm, COLOURS),
         ax=panels,

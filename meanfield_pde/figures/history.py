@@ -44,8 +44,7 @@ def draw_history(directory: Path, history: History, form: str = "png") -> Path |
         if name.startswith(_LOGARITHMIC) or _spans_decades(shown):
             axes.set_yscale("log", nonpositive="mask")
         axes.set_title(_GROUPS.get(name, name), fontsize="small")
-        axes.tick_params(labelsize="x-small", labelbottom=True)
-        axes.ticklabel_format(axis="y", useOffset=False) if name == "mass" else None
+        axes.tick_params(which="both", labelsize="x-small", labelbottom=True)
         if several:
             axes.legend(fontsize=5.5, ncols=2 if len(columns) > 3 else 1)
     for axes in grid[: len(panels)][-_WIDE:]:

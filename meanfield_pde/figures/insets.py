@@ -21,13 +21,28 @@ from meanfield_pde.mesh.cells import Cells
 # A cluster is the mass within this angle of the peak; narrower ones than NARROW get an inset.
 NEAR, NARROW = 0.6, 0.2
 WIDTHS = 4.0  # half the inset, in widths of the cluster
+_SIZE = 0.2  # of the inset, in widths of the map; the map is half as high
 FEWEST_CELLS = 4.0  # half the inset, in widths of the cell at the peak
 
 
 def draw_inset(
-    panel: Axes, cells: Cells, density: np.ndarray, norm: Normalize, colours: Colormap
+    panel: Axes,
+    cells: Cells,
+    density: np.ndarray,
+    norm: Normalize,
+    colours: Colormap,
+    avoid: np.ndarray,
 ) -> Axes | None:
-    """Draw an inset in the lower left corner of a Mollweide map, if the highest peak is narrow."""
+    """Draw an inset in a corner of a Mollweide map, if the highest peak is narrow.
+
+    Args:
+        panel: the map.
+        cells: of the sphere.
+        density: in each of them.
+        norm: of the colours.
+        colours: of the map.
+        avoid: points on the sphere, N x 3, that the inset should not hide.
+    """
     masses = density * cells.volumes
     top = int(density.argmax())
     peak = cells.points[top]
@@ -39,7 +54,7 @@ def draw_inset(
     half = max(WIDTHS * width, FEWEST_CELLS * math.sqrt(cells.volumes[top]))
     across = np.linalg.svd(peak[None])[2][1:]
     shown = angle < 2 * half
-    inset = panel.inset_axes((-0.04, -0.06, 0.22, 0.44))
+    inset = panel.inset_axes(_corner(np.vstack([peak, avoid])))
     inset.add_collection(
         PolyCollection(
             cells.vertices[shown] @ across.T,
@@ -56,7 +71,21 @@ def draw_inset(
     inset.set_aspect("equal")
     inset.set_xticks([])
     inset.set_yticks([])
-    inset.set_title(f"±{half:.2g} rad", fontsize="x-small", pad=2)
+    inset.set_xlabel(f"±{half:.2g} rad", fontsize="x-small", labelpad=2)
     x, y = mollweide.project(peak[None])
     panel.plot(x, y, "s", color="0.2", mfc="none", ms=6, mew=0.8, clip_on=False)
     return inset
+
+
+def _corner(avoid: np.ndarray) -> tuple[float, float, float, float]:
+    """The place, in fractions of the map, of the corner that is farthest from all the points."""
+    x, y = mollweide.project(avoid)
+    left, right, bottom, top = mollweide.EXTENT
+    corners = [(right, bottom), (right, top), (left, top), (left, bottom)]
+    a, b = max(corners, key=lambda corner: np.hypot(x - corner[0], y - corner[1]).min())
+    return (
+        -0.04 if a == left else 1.04 - _SIZE,
+        -0.08 if b == bottom else 1.08 - 2 * _SIZE,
+        _SIZE,
+        2 * _SIZE,
+    )

@@ -9,6 +9,7 @@ import random
 import subprocess
 import time
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -65,10 +66,13 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder / "out"
 
 
+FIGURES = {"figures/density.png", "figures/history.png"}
+
+
 def test_files(result: Path) -> None:
     saved = len(read_result(result).times)
     fields = {f"fields/density{i:06d}.vtu" for i in range(saved)} | {"fields/density.pvd"}
-    assert files(result) == TOP - {"fields", "figures"} | fields | {"figures/density.png"}
+    assert files(result) == TOP - {"fields", "figures"} | fields | FIGURES
 
 
 def test_history(result: Path) -> None:
@@ -91,7 +95,7 @@ def test_history(result: Path) -> None:
 def test_density(result: Path) -> None:
     with h5py.File(result / "density.h5") as file:
         data = {name: file[name][()] for name in file}
-        assert file.attrs["version"] == "0.1.0"
+        assert file.attrs["version"] == version("meanfield_pde")
         assert same_case(file.attrs["case"], (result / "case.toml").read_text())
     cells, d = data["points"].shape
     assert data["volumes"].shape == data["spread"].shape == (cells,)
@@ -169,7 +173,7 @@ def test_xdmf(text: str, main: Main, write_case: Write, tmp_path: Path) -> None:
 def test_without_fields_and_checkpoints(main: Main, write_case: Write, tmp_path: Path) -> None:
     case = write_case(CIRCLE + '[output]\nfields = "none"\ncheckpoint_every = 0\n')
     assert main("run", case, "--until", 1, "--output", tmp_path / "out")[0] == 0
-    left = {"case.toml", "history.csv", "density.h5", "summary.json", "figures/density.png"}
+    left = {"case.toml", "history.csv", "density.h5", "summary.json"} | FIGURES
     assert files(tmp_path / "out") == left
 
 
