@@ -30,8 +30,9 @@ from meanfield_pde.mesh.files import read_mesh  # noqa: E402
 from meanfield_pde.mesh.surface import circle_mesh, sphere_mesh  # noqa: E402
 from meanfield_pde.results.folder import read_result  # noqa: E402
 from meanfield_pde.solver.settings import CompareCase  # noqa: E402
-from meanfield_pde.solver.simulation import Observer, solve  # noqa: E402
+from meanfield_pde.solver.simulation import Observer  # noqa: E402
 from meanfield_pde.solver.solution import Solution  # noqa: E402
+from meanfield_pde.solver.solve import solve  # noqa: E402
 from meanfield_pde.theory.projection_limit import ProjectionLimit  # noqa: E402
 from meanfield_pde.theory.push_forward import push_forward  # noqa: E402
 from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens  # noqa: E402

@@ -10,7 +10,6 @@ import logging
 import math
 import time as clock
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
@@ -20,8 +19,6 @@ from meanfield_pde.attention.layers import AttentionLike, acting, layers_of, pie
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.store import MASSES, ZERO, ZERO_MASSES, MemoryStore, Store
 from meanfield_pde.initial.given import InitialLike, as_initial
-from meanfield_pde.initial.uniform import Uniform
-from meanfield_pde.mesh.adopt import usable_mesh
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.build import start_evolution
@@ -31,11 +28,9 @@ from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.following import MassFollower, check_resolution
 from meanfield_pde.solver.settings import (
-    LOG_MASSES,
     CompareCase,
     NoiseCase,
     SolverCase,
-    TimeCase,
     check_noise,
 )
 from meanfield_pde.solver.solution import Solution
@@ -254,63 +249,3 @@ class Simulation:
         """Give PETSc's objects back. Collective."""
         for evolution in self.evolutions.values():
             evolution.close()
-
-
-def solve(
-    attention: AttentionLike,
-    mesh: dolfinx_mesh.Mesh,
-    initial: InitialLike | None = None,
-    *,
-    until: float,
-    noise: float = 0.0,
-    save_at: Sequence[float] = (),
-    save_every: float | None = None,
-    scheme: str = "muscl",
-    tolerance: float = 1e-10,
-    threads: int | None = None,
-    compare: CompareCase | None = None,
-    log_masses: bool | None = None,
-    resolution: float | None = None,
-    observers: Iterable[Observer] = (),
-) -> Solution:
-    """Solve d/dt mu + div(mu P_x V m) = sigma Laplace-Beltrami mu to `until`. Collective.
-
-    Args:
-        attention: the matrices and the inverse temperature; `Heads` act at once, and with a
-            perceptron; `Layers` change with time.
-        mesh: a DOLFINx mesh of the circle or the sphere, distributed over its communicator.
-        initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function of
-            points, a scalar `fem.Function` on the mesh, or the masses of the cells in input
-            order; uniform if left out.
-        until: end time.
-        noise: its strength sigma >= 0.
-        save_at: times to save besides the start and the end.
-        save_every: the interval between saved times, instead of `save_at`.
-        scheme: "muscl" (second order) or "upwind" (first order).
-        tolerance: bound on the error of the attention sum.
-        threads: threads of each rank; by default the cores divided by the ranks of the machine.
-        compare: Wasserstein distances to add to the history.
-        log_masses: whether masses may leave the range of doubles; by default if the tail is
-            predicted to do so before the metastable state ends. What is saved are doubles.
-        resolution: in radians; the mesh is split and merged as the mass moves, so that its own
-            part of the error in W_1 stays below this. The mesh given is the coarsest; each saved
-            time has its own cells, `solution.cells_at(i)`. By default the mesh stays as it is.
-        observers: called after every step and every saved time.
-    """
-    times = TimeCase(until, tuple(save_at), save_every).save_times
-    chosen = next(name for name, value in LOG_MASSES.items() if value is log_masses)
-    simulation = Simulation(
-        attention,
-        usable_mesh(mesh),
-        Uniform() if initial is None else initial,
-        noise=noise,
-        settings=SolverCase(scheme, tolerance, chosen),
-        threads=threads,
-        compare=compare,
-        resolution=resolution,
-    )
-    try:
-        simulation.run(times, users=observers)
-        return replace(simulation.solution(), mesh=mesh)  # the cells are numbered alike
-    finally:
-        simulation.close()

@@ -86,15 +86,7 @@ def simulate_tokens(
             f"the tokens have {given.dimension} coordinates, but attention.value is "
             f"{attention.dimension} x {attention.dimension}"
         )
-    if step is not None and not 0 < step < math.inf:
-        raise InputError(f"the step must be a number > 0, got {step!r}")
-    if residual and step is None:
-        raise InputError("residual = True applies to Euler steps; give a step")
-    if not 1e-13 <= tolerance <= 1e-2:
-        raise InputError(f"the tolerance must be from 1e-13 to 1e-2, got {tolerance!r}")
-    if not 0 <= noise < math.inf:
-        raise InputError(f"the strength of the noise must be a number >= 0, got {noise!r}")
-    whole(seed, "seed", 0)
+    _check_numbers(step, residual, tolerance, noise, seed)
     set_threads(comm)
     x, weights = given.tokens[0], given.masses
 
@@ -107,6 +99,20 @@ def simulate_tokens(
     query, key, value = (stack(attention, name) for name in WEIGHTS)
     beta = None if math.isnan(attention.beta) else attention.beta  # heads with several
     return TokenCloud(np.array(times), saved, weights, query, key, value, beta)
+
+
+def _check_numbers(
+    step: float | None, residual: bool, tolerance: float, noise: float, seed: int
+) -> None:
+    if step is not None and not 0 < step < math.inf:
+        raise InputError(f"the step must be a number > 0, got {step!r}")
+    if residual and step is None:
+        raise InputError("residual = True applies to Euler steps; give a step")
+    if not 1e-13 <= tolerance <= 1e-2:
+        raise InputError(f"the tolerance must be from 1e-13 to 1e-2, got {tolerance!r}")
+    if not 0 <= noise < math.inf:
+        raise InputError(f"the strength of the noise must be a number >= 0, got {noise!r}")
+    whole(seed, "seed", 0)
 
 
 def token_velocity(

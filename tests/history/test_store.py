@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.history.store import MASSES, ZERO_MASSES, MemoryStore, Store
 
@@ -144,7 +144,7 @@ def test_what_cannot_be_written_leaves_what_was(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(StorageError, match="No space"):
             store.append(0.1 * 6, arrays(6))
     assert_holds(FileStore.open(path), 6)
 

@@ -1,0 +1,76 @@
+"""The front door for scripts: a problem in, its densities at the saved times out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dolfinx import mesh as dolfinx_mesh
+
+from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.initial.given import InitialLike
+from meanfield_pde.initial.uniform import Uniform
+from meanfield_pde.mesh.adopt import usable_mesh
+from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
+from meanfield_pde.solver.simulation import Observer, Simulation
+from meanfield_pde.solver.solution import Solution
+
+
+def solve(
+    attention: AttentionLike,
+    mesh: dolfinx_mesh.Mesh,
+    initial: InitialLike | None = None,
+    *,
+    until: float,
+    noise: float = 0.0,
+    save_at: Sequence[float] = (),
+    save_every: float | None = None,
+    scheme: str = "muscl",
+    tolerance: float = 1e-10,
+    threads: int | None = None,
+    compare: CompareCase | None = None,
+    log_masses: bool | None = None,
+    resolution: float | None = None,
+    observers: Iterable[Observer] = (),
+) -> Solution:
+    """Solve d/dt mu + div(mu P_x V m) = sigma Laplace-Beltrami mu to `until`. Collective.
+
+    Args:
+        attention: the matrices and the inverse temperature; `Heads` act at once, and with a
+            perceptron; `Layers` change with time.
+        mesh: a DOLFINx mesh of the circle or the sphere, distributed over its communicator.
+        initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function of
+            points, a scalar `fem.Function` on the mesh, or the masses of the cells in input
+            order; uniform if left out.
+        until: end time.
+        noise: its strength sigma >= 0.
+        save_at: times to save besides the start and the end.
+        save_every: the interval between saved times, instead of `save_at`.
+        scheme: "muscl" (second order) or "upwind" (first order).
+        tolerance: bound on the error of the attention sum.
+        threads: threads of each rank; by default the cores divided by the ranks of the machine.
+        compare: Wasserstein distances to add to the history.
+        log_masses: whether masses may leave the range of doubles; by default if the tail is
+            predicted to do so before the metastable state ends. What is saved are doubles.
+        resolution: in radians; the mesh is split and merged as the mass moves, so that its own
+            part of the error in W_1 stays below this. The mesh given is the coarsest; each saved
+            time has its own cells, `solution.cells_at(i)`. By default the mesh stays as it is.
+        observers: called after every step and every saved time.
+    """
+    times = TimeCase(until, tuple(save_at), save_every).save_times
+    chosen = next(name for name, value in LOG_MASSES.items() if value is log_masses)
+    simulation = Simulation(
+        attention,
+        usable_mesh(mesh),
+        Uniform() if initial is None else initial,
+        noise=noise,
+        settings=SolverCase(scheme, tolerance, chosen),
+        threads=threads,
+        compare=compare,
+        resolution=resolution,
+    )
+    try:
+        simulation.run(times, users=observers)
+        return replace(simulation.solution(), mesh=mesh)  # the cells are numbered alike
+    finally:
+        simulation.close()
