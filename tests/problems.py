@@ -7,9 +7,13 @@ and that of V is at 0.5 radians, so that clusters stand at 0 for a time that gro
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 
 from meanfield_pde import (
@@ -63,6 +67,8 @@ density = "1 + 0.5*x*y + 0.4*z - 0.3*x"
 until = 5.0
 save_at = [1.0]
 """
+
+OFTEN = "[output]\ncheckpoint_every = 5\n"
 
 
 def rotation(angle: float, d: int = 2) -> np.ndarray:
@@ -169,3 +175,16 @@ def made_up(text: str, cells: Cells, times: np.ndarray, masses: np.ndarray) -> H
     for time, one in zip(times, masses, strict=True):
         store.append(float(time), {"masses": one})
     return History(attention_of(parse(text)["attention"], Path()), cells, store, {})
+
+
+def run_and_kill(case: Path, out: Path) -> float:
+    """Start a run, kill it when its first checkpoint appears, and return that one's time."""
+    line = ["meanfield-pde", "run", str(case), "--output", str(out), "--quiet"]
+    process = subprocess.Popen(line, env=os.environ | {"MEANFIELD_PDE_THREADS": "1"})
+    limit = time.monotonic() + 60
+    while not (out / "checkpoint.h5").exists() and time.monotonic() < limit:
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -9, "the run was over before it could be killed"
+    with h5py.File(out / "checkpoint.h5") as file:
+        return float(file["state"].attrs["time"])

@@ -73,12 +73,13 @@ class HistoryFile:
     """history.csv: a line is appended for each saved time, in full precision."""
 
     def __init__(self, path: Path, rows: Sequence[Row] = ()) -> None:
-        """Begin the file anew, with the rows that are known already."""
+        """Begin the file anew, with the rows that are known already; without any, later."""
         self._path = path
-        lines = [",".join(rows[0]), *map(_line, rows), ""] if rows else []
-        text = "\n".join(lines)
-        replace_text(path, text)
-        self._size = len(text.encode())
+        self._size = 0
+        if rows:
+            text = "\n".join([",".join(rows[0]), *map(_line, rows), ""])
+            replace_text(path, text)
+            self._size = len(text.encode())
 
     def append(self, row: Row) -> None:
         """Add a row, so that it reads back to the same numbers."""

@@ -35,7 +35,7 @@ from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.splitting import ERROR_PER_STEP, longest_step
 from meanfield_pde.solver.state import State
-from meanfield_pde.solver.stepper import configured_stepper, ssp_coefficient
+from meanfield_pde.solver.stepper import attached_stepper, fitting_step, ssp_coefficient
 
 # Steps also resolve the growth of a density that hardly moves yet, whose outflow rate says nothing:
 # rates of growth are of the order |V|, and dt |V| is kept below this.
@@ -110,7 +110,7 @@ class Evolution:
         self._rate = 0.0  # their outflow rate on this rank
         self._stage_rate = 0.0
         self._slopes = self._vector.duplicate()
-        self._ts = self._stepper()
+        self._ts = attached_stepper(self._comm, self._right_hand_side, self._vector, self._slopes)
         self.coefficient = ssp_coefficient(self._ts)
 
     @property
@@ -224,7 +224,7 @@ class Evolution:
     def _transport(self, remaining: float) -> float:
         """Let the drift act for some of the time that remains; for how long it has. Collective."""
         limit = self.longest_step()
-        dt = _fitting_step(remaining, limit)
+        dt = fitting_step(remaining, limit)
         self._before[:] = self.masses
         before = (self._flux, self._rate)
         while not self._attempt(dt):
@@ -296,18 +296,3 @@ class Evolution:
         except BaseException as error:
             self._failure = error
             raise
-
-    def _stepper(self) -> PETSc.TS:
-        ts: Any = configured_stepper(self._comm)
-        ts.setRHSFunction(self._right_hand_side, self._slopes)
-        ts.setSolution(self._vector)
-        ts.setMaxTime(1e300)  # PETSc wants a limit; ours is `until`
-        ts.setExactFinalTime(PETSc.TS.ExactFinalTime.STEPOVER)
-        return ts
-
-
-def _fitting_step(remaining: float, limit: float) -> float:
-    """The step to take: no sliver is left before the end."""
-    if remaining <= limit:
-        return remaining
-    return remaining / 2 if remaining < 2 * limit else limit

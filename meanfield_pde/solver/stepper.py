@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
@@ -27,6 +28,18 @@ def configured_stepper(comm: MPI.Comm) -> PETSc.TS:
     return ts
 
 
+def attached_stepper(
+    comm: MPI.Comm, right_hand_side: Callable[..., None], state: PETSc.Vec, slopes: PETSc.Vec
+) -> PETSc.TS:
+    """A stepper for a state; the slopes are room for its right-hand side. Collective."""
+    ts: Any = configured_stepper(comm)
+    ts.setRHSFunction(right_hand_side, slopes)
+    ts.setSolution(state)
+    ts.setMaxTime(1e300)  # PETSc wants a limit; ours is `until`
+    ts.setExactFinalTime(PETSc.TS.ExactFinalTime.STEPOVER)
+    return ts
+
+
 def ssp_coefficient(ts: PETSc.TS) -> float:
     """SSP coefficient C of the method that PETSc's options have chosen."""
     if ts.getType() == PETSc.TS.Type.EULER:
@@ -48,3 +61,10 @@ def ssp_coefficient(ts: PETSc.TS) -> float:
         f"-ts_ssp_type {method} -ts_ssp_num_stages {stages}: choose rks2 with at least 2 "
         "stages, rks3 with 4, 9, 16, ... stages, or rk104, which has 10"
     )
+
+
+def fitting_step(remaining: float, limit: float) -> float:
+    """The step to take: no sliver is left before the end."""
+    if remaining <= limit:
+        return remaining
+    return remaining / 2 if remaining < 2 * limit else limit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from pathlib import Path
 
 import h5py
@@ -12,24 +10,10 @@ import pytest
 
 from meanfield_pde import read_result
 from meanfield_pde.support.hdf5 import CHECKSUM, digest
-from tests.conftest import Command, Main, Write, environment
-from tests.problems import CIRCLE, SPHERE
+from tests.conftest import Command, Main, Write
+from tests.problems import CIRCLE, OFTEN, SPHERE, run_and_kill
 
-OFTEN = "[output]\ncheckpoint_every = 5\n"
 LONG = (("until = 5.0", "until = 12.0"), ("cells = 200", "cells = 400"))
-
-
-def run_and_kill(case: Path, out: Path) -> float:
-    """Start a run, kill it when its first checkpoint appears, and return that one's time."""
-    line = ["meanfield-pde", "run", str(case), "--output", str(out), "--quiet"]
-    process = subprocess.Popen(line, env=environment())
-    limit = time.monotonic() + 60
-    while not (out / "checkpoint.h5").exists() and time.monotonic() < limit:
-        time.sleep(0.002)
-    process.kill()
-    assert process.wait() == -9, "the run was over before it could be killed"
-    with h5py.File(out / "checkpoint.h5") as file:
-        return float(file["state"].attrs["time"])
 
 
 def test_killed_and_resumed(command: Command, write_case: Write, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from meanfield_pde import Attention, Component, InputError, VonMises, circle_mes
 from meanfield_pde import read_result as read
 from meanfield_pde.experiments.lifetime import density_lifetime
 from tests.conftest import Command, Main, Write
-from tests.problems import CIRCLE, SPHERE, metastable, rotation
-from tests.results.test_checkpoint import OFTEN, run_and_kill
+from tests.problems import CIRCLE, OFTEN, SPHERE, metastable, rotation, run_and_kill
 
 FOLLOWING = ("cells = 200", "cells = 60\nresolution = 5e-3")
 ONE = np.eye(2)
