@@ -172,8 +172,8 @@ MEASURES: list[Callable[[np.random.Generator, int, int], WeightedPoints]] = [
 def made_up(text: str, cells: Cells, times: np.ndarray, masses: np.ndarray) -> History:
     """A history of given densities, with the attention of a case text and no columns."""
     store = MemoryStore()
-    for time, one in zip(times, masses, strict=True):
-        store.append(float(time), {"masses": one})
+    for at, one in zip(times, masses, strict=True):
+        store.append(float(at), {"masses": one})
     return History(attention_of(parse(text)["attention"], Path()), cells, store, {})
 
 
