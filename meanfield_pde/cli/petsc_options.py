@@ -11,7 +11,7 @@ from petsc4py import PETSc
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.solver.diffusion import configured_solver
-from meanfield_pde.solver.evolution import configured_stepper
+from meanfield_pde.solver.stepper import configured_stepper
 
 # PETSc would take these, but the steps and their lengths are chosen by `Evolution`.
 _OURS = ("ts_dt", "ts_time_step", "ts_max_", "ts_init_time", "ts_exact_final_time", "ts_adapt")

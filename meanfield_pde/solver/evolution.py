@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from mpi4py import MPI
 from petsc4py import PETSc
@@ -27,14 +27,15 @@ import numpy as np
 
 from meanfield_pde.attention.heads import Layer
 from meanfield_pde.attention.layers import layers_of, pieces
-from meanfield_pde.errors import InputError, SolverError
+from meanfield_pde.errors import SolverError
 from meanfield_pde.history.store import MASSES, Arrays
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.transfer import Transfer
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.follower import Follower
 from meanfield_pde.solver.splitting import ERROR_PER_STEP, longest_step
 from meanfield_pde.solver.state import State
+from meanfield_pde.solver.stepper import configured_stepper, fitting_step, ssp_coefficient
 
 # Steps also resolve the growth of a density that hardly moves yet, whose outflow rate says nothing:
 # rates of growth are of the order |V|, and dt |V| is kept below this.
@@ -46,19 +47,6 @@ _ESTIMATED_EVERY = 10
 _LENGTHS = 8
 # Masses below the smallest normal double have lost their digits; they become exactly zero.
 _TINY = float(np.finfo(float).tiny)
-
-
-class Follower(Protocol):
-    """What changes the mesh of an evolution between its steps."""
-
-    def follow(self, evolution: Evolution) -> None:
-        """Called after every step; moves the evolution if its mesh is to change. Collective."""
-
-    def record(self) -> dict[str, np.ndarray]:
-        """The mesh, in arrays whose names begin with "leaf_"."""
-
-    def regrown(self, record: Arrays) -> FiniteVolumes:
-        """The mesh that such arrays stand for. Collective."""
 
 
 class Evolution:
@@ -223,7 +211,7 @@ class Evolution:
     def _transport(self, remaining: float) -> float:
         """Let the drift act for some of the time that remains; for how long it has. Collective."""
         limit = self.longest_step()
-        dt = _fitting_step(remaining, limit)
+        dt = fitting_step(remaining, limit)
         self._before[:] = self.masses
         before = (self._flux, self._rate)
         while not self._attempt(dt):
@@ -303,49 +291,3 @@ class Evolution:
         ts.setMaxTime(1e300)  # PETSc wants a limit; ours is `until`
         ts.setExactFinalTime(PETSc.TS.ExactFinalTime.STEPOVER)
         return ts
-
-
-def configured_stepper(comm: MPI.Comm) -> PETSc.TS:
-    """PETSc's TS as its options choose it; InputError if they ask for what cannot work here."""
-    ts: Any = PETSc.TS()
-    ts.create(comm)
-    ts.setProblemType(PETSc.TS.ProblemType.NONLINEAR)
-    ts.setType(PETSc.TS.Type.SSP)
-    try:
-        ts.setFromOptions()
-        ssp_coefficient(ts)
-    except PETSc.Error as error:
-        # The last line of PETSc's stack says what is wrong, after the number of the rank.
-        reason = str(error).splitlines()[-1].removeprefix(f"[{comm.rank}] ")
-        raise InputError(f"PETSc refuses its options: {reason}") from error
-    return ts
-
-
-def ssp_coefficient(ts: PETSc.TS) -> float:
-    """SSP coefficient C of the method that PETSc's options have chosen."""
-    if ts.getType() == PETSc.TS.Type.EULER:
-        return 1.0
-    if ts.getType() != PETSc.TS.Type.SSP:
-        raise InputError(
-            f"-ts_type {ts.getType()}: only ssp and euler keep the density positive; choose one"
-        )
-    options = PETSc.Options()
-    method = options.getString("ts_ssp_type", "rks2")
-    stages = options.getInt("ts_ssp_num_stages", {"rks2": 5, "rks3": 9, "rk104": 10}.get(method, 5))
-    if method == "rks2" and stages >= 2:
-        return stages - 1.0
-    if method == "rks3" and stages >= 4 and math.isqrt(stages) ** 2 == stages:
-        return stages - math.sqrt(stages)
-    if method == "rk104" and stages == 10:
-        return 6.0
-    raise InputError(
-        f"-ts_ssp_type {method} -ts_ssp_num_stages {stages}: choose rks2 with at least 2 "
-        "stages, rks3 with 4, 9, 16, ... stages, or rk104, which has 10"
-    )
-
-
-def _fitting_step(remaining: float, limit: float) -> float:
-    """The step to take: no sliver is left before the end."""
-    if remaining <= limit:
-        return remaining
-    return remaining / 2 if remaining < 2 * limit else limit
