@@ -148,7 +148,7 @@ MOVING = {
 }
 
 
-@pytest.mark.parametrize("kind", MOVING)
+@pytest.mark.parametrize("kind", ["circle", pytest.param("sphere", marks=pytest.mark.slow)])
 def test_a_mesh_that_moves(kind: str, command: Command, write_case: Write, tmp_path: Path) -> None:
     """Bit for bit after a kill, mesh included; to rounding on another number of ranks."""
     text, mesh = MOVING[kind]
