@@ -7,7 +7,8 @@ import numpy as np
 from meanfield_pde.initial.given import InitialLike
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.solver.equation import Equation
-from meanfield_pde.solver.evolution import Evolution, Follower
+from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.follower import Follower
 from meanfield_pde.solver.following import MassFollower
 from meanfield_pde.solver.settings import LOG_MASSES
 from meanfield_pde.solver.wide_evolution import LogEvolution, doubles_run_out

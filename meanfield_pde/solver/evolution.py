@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from mpi4py import MPI
 from petsc4py import PETSc
@@ -29,10 +29,10 @@ from meanfield_pde.attention.heads import Layer
 from meanfield_pde.attention.layers import layers_of, pieces
 from meanfield_pde.errors import SolverError
 from meanfield_pde.history.store import MASSES, Arrays
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.transfer import Transfer
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.follower import Follower
 from meanfield_pde.solver.splitting import ERROR_PER_STEP, longest_step
 from meanfield_pde.solver.state import State
 from meanfield_pde.solver.stepper import attached_stepper, fitting_step, ssp_coefficient
@@ -47,19 +47,6 @@ _ESTIMATED_EVERY = 10
 _LENGTHS = 8
 # Masses below the smallest normal double have lost their digits; they become exactly zero.
 _TINY = float(np.finfo(float).tiny)
-
-
-class Follower(Protocol):
-    """What changes the mesh of an evolution between its steps."""
-
-    def follow(self, evolution: Evolution) -> None:
-        """Called after every step; moves the evolution if its mesh is to change. Collective."""
-
-    def record(self) -> dict[str, np.ndarray]:
-        """The mesh, in arrays whose names begin with "leaf_"."""
-
-    def regrown(self, record: Arrays) -> FiniteVolumes:
-        """The mesh that such arrays stand for. Collective."""
 
 
 class Evolution:

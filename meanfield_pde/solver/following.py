@@ -50,7 +50,8 @@ def check_resolution(resolution: float, dimension: int | None) -> float:
         finest = {2: (2 * np.pi / MOST_CELLS) ** 2, 3: 4 * np.pi / MOST_CELLS}[dimension or 2]
         raise InputError(
             f"mesh.resolution = {resolution:g} takes about {cost:.1e} cells even where the density "
-            f"is smooth, more than the {MOST_CELLS} that are allowed; give {finest:.0e} or more"
+            f"is smooth, more than the {MOST_CELLS} that are allowed; give {1.05 * finest:.1e} or "
+            "more"
         )
     return resolution
 

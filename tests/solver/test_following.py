@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 
-import h5py
 import numpy as np
 import pytest
 
 from meanfield_pde import Attention, Component, InputError, VonMises, circle_mesh, solve
-from meanfield_pde import read_result as read
 from meanfield_pde.experiments.lifetime import density_lifetime
-from tests.conftest import Command, Main, Write
-from tests.problems import CIRCLE, OFTEN, SPHERE, metastable, rotation, run_and_kill
+from tests.conftest import Main, Write
+from tests.problems import CIRCLE, metastable, rotation
 
-FOLLOWING = ("cells = 200", "cells = 60\nresolution = 5e-3")
 ONE = np.eye(2)
 DRIFT = rotation(0.3) @ np.array([[1.0, 0.4], [0.0, 0.2]]) @ rotation(-0.3)
 
@@ -114,35 +111,6 @@ def test_log_masses_on_a_mesh_that_moves() -> None:
     assert found[0].history["cells"][-1] > 60
     np.testing.assert_array_equal(found[0].cells_at(-1).vertices, found[1].cells_at(-1).vertices)
     np.testing.assert_allclose(found[0].masses[-1], found[1].masses[-1], rtol=1e-11)
-
-
-@pytest.mark.parametrize("text", [CIRCLE, SPHERE.replace("cells = 320", "cells = 200")])
-def test_ranks_and_restarts(text: str, command: Command, write_case: Write, tmp_path) -> None:
-    """Bit for bit after a kill, mesh included; to rounding on another number of ranks."""
-    case = write_case(text + OFTEN, FOLLOWING, ("until = 5.0", "until = 2.0"))
-    if text is not CIRCLE:
-        case = write_case(
-            text + OFTEN, ("cells = 200", "cells = 80\nresolution = 0.03"), ("5.0", "2.0")
-        )
-    assert command("run", case, "--output", "whole").returncode == 0
-    assert command("run", case, "--output", "two", ranks=2).returncode == 0
-    out = tmp_path / "killed"
-    run_and_kill(case, out)
-    assert command("run", case, "--output", out, "--resume").returncode == 0
-    whole, two, killed = (read(tmp_path / name) for name in ("whole", "two", "killed"))
-    assert len({len(masses) for masses in whole.masses}) > 1
-    for index in range(len(whole.times)):
-        for other in (two, killed):
-            np.testing.assert_array_equal(
-                other.cells_at(index).vertices, whole.cells_at(index).vertices
-            )
-        np.testing.assert_array_equal(killed.masses[index], whole.masses[index])
-        np.testing.assert_allclose(two.masses[index], whole.masses[index], rtol=1e-11)
-    # Two lines of h5py for one time, as the README says.
-    with h5py.File(tmp_path / "whole/density.h5") as file:
-        begin, end = file["offsets"][3:5] if text is CIRCLE else file["offsets"][1:3]
-        masses = file["masses"][begin:end]
-    np.testing.assert_array_equal(masses, whole.masses[3 if text is CIRCLE else 1])
 
 
 @pytest.mark.parametrize(
