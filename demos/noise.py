@@ -34,13 +34,13 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--short", action="store_true", help="a coarse mesh, and two strengths")
     short = parser.parse_args(arguments).short
 
-    mesh = circle_mesh(160 if short else 400)
+    mesh = circle_mesh(120 if short else 320)
     attention = Attention(query=np.eye(2), key=np.eye(2), value=np.eye(2), beta=0)
-    strengths = (0.2, 0.4) if short else (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.55)
+    strengths = (0.15, 0.2) if short else (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.6)
     numbers: dict[str, float] = {}
     solutions = []
     for strength in strengths:
-        until = 30.0 if short else 60.0
+        until = 10.0 if short else 40.0
         solution = solve(attention, mesh, "exp(x)", until=until, save_every=1.0, noise=strength)
         solutions.append(solution)
         numbers[f"sigma {strength:g}: order"] = solution.history["mean_x"][-1]
