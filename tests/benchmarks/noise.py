@@ -6,9 +6,9 @@ python -m tests.benchmarks.noise [--quick]
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
-from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde import Attention, ExpressionDensity, Heads, sphere_mesh
 from meanfield_pde.solver.simulation import Simulation
@@ -18,9 +18,7 @@ BETA = 100.0
 UNTIL = 0.15
 
 
-def seconds(
-    attention: Attention | Heads, mesh: dolfinx_mesh.Mesh, noise: float
-) -> tuple[float, int]:
+def seconds(attention: Attention | Heads, mesh: Any, noise: float) -> tuple[float, int]:
     """Processor time per unit of time, and steps taken, after a first stretch that compiles."""
     simulation = Simulation(attention, mesh, ExpressionDensity("1 + 0.5*x*y + 0.3*z"), noise=noise)
     simulation.evolution.advance(0.02)
