@@ -135,6 +135,29 @@ def test_every_page_is_written_in_cells_and_begins_with_its_title() -> None:
         assert "# %%" in lines, path.name
 
 
+def test_noise(numbers: dict[str, float], tmp_path: Path) -> None:
+    """The order of noisy oscillators against its equation."""
+    assert numbers["largest deviation"] < 1e-3
+    assert imread(tmp_path / "results/demos/noise.png").std() > 0.05
+
+
+def test_heads(numbers: dict[str, float], tmp_path: Path) -> None:
+    """Four attracting points by symmetry in pairs, and the mass that comes to each."""
+    assert numbers["attracting points"] == 4
+    for i in range(4):
+        share = numbers[f"point {i}: share predicted"]
+        assert numbers[f"point {i}: mass near it"] == pytest.approx(share, abs=0.03)
+    assert numbers["point 0: share predicted"] > 1.5 * numbers["point 3: share predicted"]
+    assert imread(tmp_path / "results/demos/heads.png").std() > 0.05
+
+
+@pytest.mark.slow
+def test_perceptron(numbers: dict[str, float], tmp_path: Path) -> None:
+    assert numbers["way gone (degrees)"] > 50
+    assert numbers["largest difference (degrees)"] < 4
+    assert imread(tmp_path / "results/demos/perceptron.png").std() > 0.05
+
+
 def test_the_python_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As printed, but for the size of the mesh; the second piece goes on from the first."""
     monkeypatch.chdir(tmp_path)

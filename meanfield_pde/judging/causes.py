@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.attention.layers import AttentionLike, plain_layers
 from meanfield_pde.errors import InputError
 from meanfield_pde.judging.codes import Code, Scheme, changed
 from meanfield_pde.judging.fitting import (
@@ -167,7 +167,7 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
     """Changes that fit one number: the scale of V, beta."""
     right = trajectories.right
     start = first_value(trajectories, right)
-    layers = layers_of(right.attention)
+    layers = plain_layers(right.attention)
     value = layers[0].value
     scale = 1 + float((start * value).sum() / (value**2).sum())
     for guess in dict.fromkeys((scale, 1.0)):
@@ -208,7 +208,7 @@ def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
     """Changes that fit a matrix."""
     right = trajectories.right
     d = right.attention.dimension
-    layers = layers_of(right.attention)
+    layers = plain_layers(right.attention)
     value = layers[0].value
     one_layer = len(layers) == 1
 
@@ -316,5 +316,5 @@ def _same(one: AttentionLike, other: AttentionLike) -> bool:
         and a.normalise == b.normalise
         and np.allclose(a.key_query, b.key_query, rtol=0, atol=1e-12)
         and np.allclose(a.value, b.value, rtol=0, atol=1e-12)
-        for a, b in zip(layers_of(one), layers_of(other), strict=True)
+        for a, b in zip(plain_layers(one), plain_layers(other), strict=True)
     )

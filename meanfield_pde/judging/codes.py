@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, Layers, layers_of, pieces
+from meanfield_pde.attention.layers import AttentionLike, Layers, plain_layers, plain_pieces
 from meanfield_pde.judging.flow import Mask, token_means
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.tokens.code import Velocity, evolve
@@ -130,7 +130,7 @@ class Code:
     @property
     def own_step(self) -> float:
         """Step of our own where errors cannot be controlled, at zero temperature."""
-        size = max(float(np.linalg.norm(one.value, 2)) for one in layers_of(self.attention))
+        size = max(float(np.linalg.norm(one.value, 2)) for one in plain_layers(self.attention))
         return STEP_AT_ZERO / max(size, 1e-300)
 
     def velocity(self, head: Attention) -> Velocity:
@@ -165,7 +165,7 @@ class Code:
         if (scheme.hold, scheme.lag, scheme.skip, scheme.bare) != (1, 0, 0, 0):
             return _faulty_euler(self, scheme, x, steps, first_step)
         stepper = STEPPERS[scheme.name]
-        for head, start, stop in pieces(self.attention, begin, end):
+        for head, start, stop in plain_pieces(self.attention, begin, end):
             velocity = self.velocity(head)
             inside = [t for t in steps if start < t < stop - 1e-9 * (end - begin)]
             times = [start, *(t for t in inside if t > start + 1e-9 * (end - begin)), stop]
@@ -183,7 +183,7 @@ def _faulty_euler(
     mean = x
     for i, (start, stop) in enumerate(itertools.pairwise(steps)):
         number = first_step + i
-        head = pieces(code.attention, start, stop)[0][0]
+        head = plain_pieces(code.attention, start, stop)[0][0]
         if scheme.bare and number % scheme.bare == scheme.bare - 1:
             head = replace(head, normalise=False)
         if i == 0 or number % scheme.hold == 0:
@@ -203,7 +203,7 @@ def _faulty_euler(
 
 def _past(code: Code, scheme: Scheme, x: np.ndarray, steps: list[float]) -> list[np.ndarray]:
     """Where tokens were before the first step, to first order in it."""
-    head = pieces(code.attention, steps[0], steps[1])[0][0]
+    head = plain_pieces(code.attention, steps[0], steps[1])[0][0]
     velocity = code.stepped(Scheme()).velocity(head)(x)
     h = steps[1] - steps[0]
     return [normalised(x - j * h * velocity) for j in range(scheme.lag, -1, -1)]
@@ -287,5 +287,5 @@ TITLES = {
 
 def changed(attention: AttentionLike, change: Callable[[Attention], Attention]) -> AttentionLike:
     """The attention with a change in every layer."""
-    layers = [change(head) for head in layers_of(attention)]
+    layers = [change(head) for head in plain_layers(attention)]
     return Layers(layers, attention.duration) if isinstance(attention, Layers) else layers[0]

@@ -19,7 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, Layers, layers_of
+from meanfield_pde.attention.layers import AttentionLike, Layers, plain_layers
 from meanfield_pde.errors import InputError
 from meanfield_pde.judging.causes import Cause
 from meanfield_pde.judging.codes import changed
@@ -410,7 +410,9 @@ def _notes(
     if judgement is None and len(cloud.times) > 1:
         notes.append("tokens do not keep their numbers from time to time: no trajectories")
     if isinstance(attention, Layers) and cloud.times[-1] > attention.end * (1 + 1e-9):
-        notes.append(f"times after the last of {len(layers_of(attention))} layers are left aside")
+        notes.append(
+            f"times after the last of {len(plain_layers(attention))} layers are left aside"
+        )
     return tuple(notes)
 
 

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, pieces
+from meanfield_pde.attention.layers import AttentionLike, plain_pieces
 from meanfield_pde.attention.sum.tiles import power_of_two
 from meanfield_pde.tokens.code import fixed_step
 
@@ -203,7 +203,7 @@ def follow_samples(
         rows = slice(first, first + len(x))
         paths[rows, 0] = samples[rows]
         saved = 1
-        for head, begin, end in pieces(attention, float(times[0]), float(times[-1])):
+        for head, begin, end in plain_pieces(attention, float(times[0]), float(times[-1])):
             inside = times[(times > begin) & (times <= end)]
             stops = inside if len(inside) and inside[-1] == end else np.append(inside, end)
             if end <= begin:

@@ -31,7 +31,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 from scipy.stats import gamma
 
-from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.attention.layers import AttentionLike, plain_layers
 from meanfield_pde.judging.features import (
     DEGREES,
     Features,
@@ -246,7 +246,7 @@ def band_key(
 ) -> str:
     """What a band belongs to, as a hash."""
     digest = hashlib.sha256()
-    matrices = [m for head in layers_of(result.attention) for m in (head.key_query, head.value)]
+    matrices = [m for head in plain_layers(result.attention) for m in (head.key_query, head.value)]
     numbers = [
         np.array([result.attention.beta, count, samples, seed, result.attention.normalise]),
         result.times[at],

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from meanfield_pde.attention.layers import AttentionLike, Layers, pieces
+from meanfield_pde.attention.layers import AttentionLike, Layers, plain_pieces
 from meanfield_pde.errors import SolverError
 from meanfield_pde.judging.codes import ORDERS, TITLES, Code, Scheme, TooCostlyError
 from meanfield_pde.mesh.geometry import normalised
@@ -153,7 +153,7 @@ class Trajectories:
 
     def _solve_ivp(self, name: str, rtol: float, *, back: bool) -> np.ndarray | None:
         shape = self.tokens[0].shape
-        head, begin, end = pieces(self.right.attention, self.times[0], self.times[-1])[0]
+        head, begin, end = plain_pieces(self.right.attention, self.times[0], self.times[-1])[0]
         if end < self.times[-1]:
             return None
         velocity = self.right.stepped(Scheme("euler", 1.0)).velocity(head)

@@ -179,7 +179,7 @@ def evolve(
     x: np.ndarray,
     attention: AttentionLike,
     times: Sequence[float],
-    velocity: Callable[[Layer], Velocity],
+    velocity: Callable[..., Velocity],
     *,
     step: float | None = None,
     tolerance: float = 1e-8,

@@ -11,6 +11,7 @@ from tests.benchmarks import (
     adaptivity,
     attention,
     growth,
+    noise,
     public_solvers,
     ranks,
     saved_times,
@@ -42,6 +43,7 @@ def main() -> None:
         time_to_accuracy,
         public_solvers,
         growth,
+        noise,
         saved_times,
         adaptivity,
     ):

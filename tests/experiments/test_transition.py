@@ -98,7 +98,7 @@ value = [[1.0, 0.0], [0.0, 1.0]]
 beta  = 4.0
 normalise = false
 [mesh]
-cells = 40
+cells = 60
 [initial]
 kind = "expression"
 density = "exp(2*x)"
@@ -107,6 +107,7 @@ until = 1.0
 """
 
 
+@pytest.mark.slow
 def test_the_command(main, write_case, tmp_path):
     """Hysteresis at beta = 4, between the uniform state's threshold and the top of the branch."""
     folder = tmp_path / "transition"
