@@ -16,7 +16,12 @@ _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 from meanfield_pde.attention.head import Attention  # noqa: E402
 from meanfield_pde.attention.layers import Layers  # noqa: E402
 from meanfield_pde.case.file import read_case  # noqa: E402
-from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
+from meanfield_pde.errors import (  # noqa: E402
+    InputError,
+    MeanfieldError,
+    SolverError,
+    StorageError,
+)
 from meanfield_pde.experiments.run import run_case  # noqa: E402
 from meanfield_pde.initial.formula import ExpressionDensity  # noqa: E402
 from meanfield_pde.initial.sampling import sample_tokens  # noqa: E402
@@ -50,6 +55,7 @@ __all__ = [
     "ProjectionLimit",
     "Solution",
     "SolverError",
+    "StorageError",
     "TokenCloud",
     "TokenComparison",
     "Tokens",

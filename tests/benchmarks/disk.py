@@ -24,7 +24,9 @@ from tests.problems import CIRCLE
 
 SIZES = (100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200)  # KB
 MOST_SECONDS = 10.0
-CASE = CIRCLE.replace("until = 5.0", "until = 400.0").replace("save_every = 0.5", "save_every = 0.05")
+CASE = CIRCLE.replace("until = 5.0", "until = 400.0").replace(
+    "save_every = 0.5", "save_every = 0.05"
+)
 OFTEN = '[output]\ncheckpoint_every = 5\nfields = "{fields}"\n'
 
 
