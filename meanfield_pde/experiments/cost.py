@@ -7,7 +7,7 @@ import logging
 from mpi4py import MPI
 
 from meanfield_pde.case.case import MeshCase
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support.memory import check_fits, peak_memory
 
@@ -35,8 +35,11 @@ def check_memory(mesh: MeshCase, comm: MPI.Comm) -> None:
 def check_steps(simulation: Simulation, until: float, *, however_long: bool) -> None:
     """Say how many steps there will be, and refuse too many of them. Collective."""
     evolutions = simulation.evolutions.values()
-    first = min(one.longest_step() for one in evolutions)
-    steps = max((until - one.time) / one.longest_step() for one in evolutions)
+    try:
+        first = min(one.longest_step() for one in evolutions)
+        steps = max((until - one.time) / one.longest_step() for one in evolutions)
+    except SolverError as error:  # nothing has been computed yet: it is what was asked for
+        raise InputError(str(error)) from None
     if steps > MOST_STEPS and not however_long:
         raise InputError(
             f"time.until = {until:.6g} is about {steps:.1e} steps of {first:.1e} away, which does "
