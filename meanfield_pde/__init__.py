@@ -18,7 +18,12 @@ from meanfield_pde.attention.heads import Heads  # noqa: E402
 from meanfield_pde.attention.layers import Layers  # noqa: E402
 from meanfield_pde.attention.perceptron import Perceptron  # noqa: E402
 from meanfield_pde.case.file import read_case  # noqa: E402
-from meanfield_pde.errors import InputError, MeanfieldError, SolverError  # noqa: E402
+from meanfield_pde.errors import (  # noqa: E402
+    InputError,
+    MeanfieldError,
+    SolverError,
+    StorageError,
+)
 from meanfield_pde.experiments.run import run_case  # noqa: E402
 from meanfield_pde.initial.formula import ExpressionDensity  # noqa: E402
 from meanfield_pde.initial.sampling import sample_tokens  # noqa: E402
@@ -55,6 +60,7 @@ __all__ = [
     "ProjectionLimit",
     "Solution",
     "SolverError",
+    "StorageError",
     "TokenCloud",
     "TokenComparison",
     "Tokens",

@@ -29,6 +29,7 @@ FIELDS = ("pvd", "xdmf", "none")
 DIMENSIONS = {"circle": 2, "sphere": 3}
 DEFAULT_CELLS = {"circle": 800, "sphere": 5120}
 MOST_CELLS = 2**31 - 1  # cells are numbered by 32-bit integers
+MOST_GRADE = 1e4  # beyond it, cells are too thin to be of use, and steps too short
 # A polygon needs three cells; twenty is the icosahedron.
 FEWEST_CELLS = {"circle": 3, "sphere": 20}
 
@@ -55,7 +56,12 @@ class MeshCase:
 
     def __post_init__(self) -> None:
         choice(self.kind, "mesh.kind", MESH_KINDS)
-        grade = real(self.grade, "mesh.grade", "a number >= 1", lambda g: g >= 1)
+        grade = real(
+            self.grade,
+            "mesh.grade",
+            f"a number >= 1 and <= {MOST_GRADE:g}",
+            lambda g: 1 <= g <= MOST_GRADE,
+        )
         object.__setattr__(self, "grade", grade)
         if self.resolution is not None:
             resolution = check_resolution(self.resolution, self.dimension)

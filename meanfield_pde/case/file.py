@@ -7,6 +7,7 @@ the chosen kind is an error, of one line, that names the file, the key and what 
 from __future__ import annotations
 
 import difflib
+import logging
 import reprlib
 import tomllib
 from dataclasses import fields
@@ -26,6 +27,8 @@ from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.initial.kinds import KINDS
 from meanfield_pde.solver.settings import CompareCase, NoiseCase, SolverCase, TimeCase
 from meanfield_pde.support.checks import choice, did_you_mean, input_path, known_keys
+
+LOG = logging.getLogger("meanfield_pde")
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "attention": ATTENTION_KEYS,
@@ -148,7 +151,16 @@ def _time(sections: dict[str, Table], until: float | None) -> TimeCase:
         _require(sections, "time", "until")
         return TimeCase(**sections["time"])
     table: Table = {"until": until} | sections.get("time", {})
-    return TimeCase(**table).with_until(until)
+    asked = TimeCase(**table)
+    cut = asked.with_until(until)
+    if left_out := len(asked.save_at) - len(cut.save_at):
+        LOG.warning(
+            "time.save_at: %d of %d times are beyond t = %g and are left out",
+            left_out,
+            len(asked.save_at),
+            cut.until,
+        )
+    return cut
 
 
 def _initial(table: Table, folder: Path) -> InitialDensity:

@@ -7,6 +7,9 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import to_path
+
 # Adds a command: its name, what it does, and its line in the help.
 Command = Callable[
     [str, Callable[[argparse.Namespace], None], str],
@@ -34,4 +37,7 @@ def path(text: str) -> Path:
     """A path; an empty one would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got ''")
-    return Path(text)
+    try:
+        return to_path(text, "the path")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -26,6 +26,7 @@ from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.results import folder as results
 from meanfield_pde.results.measures import read_measure
 from meanfield_pde.support.files import replace_text
+from meanfield_pde.support.memory import check_fits
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import signals_noted
 from meanfield_pde.support.threads import available_cores, set_threads
@@ -168,6 +169,9 @@ def tokens(options: argparse.Namespace) -> None:
     path = options.output or case.output.directory / "tokens.npz"
     if path.suffix.lower() != ".npz":  # the weights are written, too, which a .csv cannot hold
         raise InputError(f"--output must end in .npz, got {path}")
+    # The positions at all times, and those that one integration works with.
+    numbers = options.count * case.dimension * (len(case.time.save_times) + 40)
+    check_fits(8.0 * numbers, f"--count {options.count}", "take fewer tokens")
     start = on_root(
         comm, lambda: sample_tokens(case.initial, options.count, options.seed, case.dimension)
     )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import resource
-from pathlib import Path
 
 from mpi4py import MPI
 
 from meanfield_pde.case.case import MeshCase
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.solver.simulation import Simulation
+from meanfield_pde.support.memory import check_fits, peak_memory
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -31,19 +29,17 @@ def check_memory(mesh: MeshCase, comm: MPI.Comm) -> None:
     ranks = node.size
     node.Free()
     wanted = ranks * (BYTES_AT_REST + BYTES_PER_CELL * mesh.cells)
-    there = machine_memory()
-    if wanted > there:
-        raise InputError(
-            f"mesh.cells = {mesh.cells} needs about {wanted / 1e9:.3g} GB on {ranks} ranks of this "
-            f"machine, which has {there / 1e9:.3g} GB; take fewer cells, or fewer ranks"
-        )
+    check_fits(wanted, f"mesh.cells = {mesh.cells}", "take fewer cells, or fewer ranks")
 
 
 def check_steps(simulation: Simulation, until: float, *, however_long: bool) -> None:
     """Say how many steps there will be, and refuse too many of them. Collective."""
     evolutions = simulation.evolutions.values()
-    first = min(one.longest_step() for one in evolutions)
-    steps = max((until - one.time) / one.longest_step() for one in evolutions)
+    try:
+        first = min(one.longest_step() for one in evolutions)
+        steps = max((until - one.time) / one.longest_step() for one in evolutions)
+    except SolverError as error:  # nothing has been computed yet: it is what was asked for
+        raise InputError(str(error)) from None
     if steps > MOST_STEPS and not however_long:
         raise InputError(
             f"time.until = {until:.6g} is about {steps:.1e} steps of {first:.1e} away, which does "
@@ -58,18 +54,3 @@ def check_steps(simulation: Simulation, until: float, *, however_long: bool) -> 
             max(1.0, steps),
             peak / 1e6,
         )
-
-
-def peak_memory() -> float:
-    """The most memory that this process has had, in bytes."""
-    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def machine_memory() -> float:
-    """Memory of the machine, or of what this process may use of it, in bytes."""
-    total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        return total
-    return min(total, float(limit)) if limit.isdigit() else total

@@ -25,7 +25,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.checks import check_surface
 from meanfield_pde.mesh.surface import Surface, build_mesh, on_sphere
 from meanfield_pde.support.files import flush, writing
-from meanfield_pde.support.hdf5 import new_hdf5
+from meanfield_pde.support.hdf5 import new_hdf5, read_array
 
 _GMSH_HINT = "reading a .msh file needs gmsh: pip install 'meanfield_pde[gmsh]'"
 _GMSH_LINE, _GMSH_TRIANGLE = 1, 2
@@ -141,7 +141,7 @@ def _read_xdmf(path: Path) -> Surface:
     """
     try:
         root = ET.parse(path).getroot()
-    except (ET.ParseError, UnicodeDecodeError, OSError) as error:
+    except (ET.ParseError, LookupError, ValueError, OSError) as error:
         raise InputError(f"{path}: not an XDMF file: {error}") from error
     for grid in root.iter("Grid"):
         topology, geometry = grid.find("Topology"), grid.find("Geometry")
@@ -210,8 +210,10 @@ def _read_dataset(path: Path, where: str, reference: str) -> np.ndarray:
         with h5py.File(data, "r") as file:
             node = file.get(dataset) if dataset else None
             if not isinstance(node, h5py.Dataset) or node.dtype.kind not in "iuf":
-                raise InputError(f"{where} refers to {reference}, which holds no numbers")
-            return np.asarray(node[()])
+                raise InputError(f"refers to {reference}, which holds no numbers")
+            return read_array(node)
+    except InputError as error:
+        raise InputError(f"{where}: {data}: {error}") from None
     except OSError as error:
         raise InputError(f"{where}: {data} is damaged or not HDF5: {error}") from error
 

@@ -19,6 +19,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.facet_means import facet_mean_operator
 from meanfield_pde.support.ranks import shared_errors
+from meanfield_pde.support.timings import timed
 
 
 class FiniteVolumes:
@@ -40,6 +41,7 @@ class FiniteVolumes:
         input_cells: place in the mesh's input of each own and ghost cell.
     """
 
+    @timed("Mesh")
     def __init__(self, mesh: dolfinx_mesh.Mesh) -> None:
         topology = mesh.topology
         self.mesh = mesh

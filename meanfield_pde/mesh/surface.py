@@ -18,6 +18,7 @@ import ufl
 from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.memory import check_fits
 
 _GOLDEN = (1 + 5**0.5) / 2
 _ICOSAHEDRON_VERTICES = np.array(
@@ -45,6 +46,9 @@ _ICOSAHEDRON_FACES = np.array([
 ])
 # fmt: on
 
+# While its arrays are made.
+BYTES_PER_CELL = 500.0
+
 
 @dataclass(frozen=True, eq=False)
 class Surface:
@@ -68,6 +72,7 @@ def circle_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = 
     """The circle in `cells` arcs; the arrays behind `circle_mesh`."""
     if cells < 3:
         raise InputError(f"a mesh of the circle needs at least 3 cells, got {cells}")
+    check_fits(BYTES_PER_CELL * cells, f"a mesh of {cells} cells", "take fewer")
     number = np.arange(cells)
     angle = 2 * np.pi * number / cells
     points = np.column_stack([np.cos(angle), np.sin(angle)])
@@ -79,6 +84,7 @@ def sphere_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = 
     """The smallest icosphere with at least `cells` triangles; the arrays behind `sphere_mesh`."""
     if cells < 1:
         raise InputError(f"a mesh of the sphere needs at least 1 cell, got {cells}")
+    check_fits(BYTES_PER_CELL * cells, f"a mesh of {cells} cells", "take fewer")
     n = int(np.ceil(np.sqrt(cells / 20) - 1e-9))
     # A vertex of a split face has integer weights (n - i - j, i, j) on the corners of the face.
     grid = np.indices((n + 1, n + 1))

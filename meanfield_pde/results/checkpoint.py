@@ -29,6 +29,7 @@ from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support.files import replace_file
 from meanfield_pde.support.hdf5 import CHECKSUM, UNREADABLE, digest, new_hdf5
 from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.timings import timed
 
 # The shapes of the arrays of an evolution by name; None if the mesh moves.
 Shapes = dict[str, tuple[int, ...] | None]
@@ -38,6 +39,7 @@ LOG = logging.getLogger("meanfield_pde")
 _CLOCK = {"time": float, "step": int, "rejected": int, "limited": int, "split_limit": float}
 
 
+@timed("Checkpoint")
 def write_checkpoint(directory: Path, simulation: Simulation) -> None:
     """Write checkpoint.h5: the present state, and how much has been saved so far. Collective."""
     states = {name: one.record() for name, one in simulation.evolutions.items()}

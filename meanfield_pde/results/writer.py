@@ -17,6 +17,7 @@ from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import noted
+from meanfield_pde.support.timings import timed
 
 # Checkpoints may take at most this fraction of the run.
 WRITING_SHARE = 0.05
@@ -66,6 +67,7 @@ class ResultWriter(Observer):
         """Begin the history, with the rows from before a restart. Collective."""
         on_root(simulation.comm, self._begin, simulation.rows)
 
+    @timed("Output")
     def saved(self, simulation: Simulation) -> None:
         """Write a row of the history, and a last checkpoint. Collective."""
         on_root(simulation.comm, self._append, simulation.rows[-1])

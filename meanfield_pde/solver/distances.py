@@ -20,6 +20,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.solver.settings import CompareCase
+from meanfield_pde.support.timings import timed
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.push_forward import push_forward, push_forward_atoms
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
@@ -51,6 +52,7 @@ class Distances:
         if settings.limit:
             self.limit = limit_measure(projection, initial, cells)
 
+    @timed("Distances")
     def row(self, density: Measure, zero: Measure | None) -> dict[str, float]:
         """The distances for the density, and for that at zero temperature; for rank 0 alone."""
         numbers: dict[str, float] = {}

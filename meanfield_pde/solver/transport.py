@@ -25,6 +25,7 @@ import numpy as np
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import gradient_weights
+from meanfield_pde.support.timings import timed
 
 STEEPEST = 1.0  # bound on |g_f|
 
@@ -69,6 +70,7 @@ class Transport:
         volumes = self.volumes
         return _outflow_rate(flux, volumes.cell_facets, volumes.cell_signs, volumes.volume)
 
+    @timed("Transport")
     def rate_of_change(self, masses: np.ndarray, flux: np.ndarray, out: np.ndarray) -> None:
         """Write d/dt M of own cells to `out`; `masses` are those of own cells. Collective."""
         volumes = self.volumes

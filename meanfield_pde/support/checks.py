@@ -23,6 +23,7 @@ from meanfield_pde.errors import InputError
 # Points that a user gives, tokens or vertices, may be off the unit sphere by this much: single
 # precision. They are put back on it.
 OFF_SPHERE = 1e-6
+LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes, on all file systems in use
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -92,7 +93,13 @@ def to_path(value: Any, name: str) -> Path:
     """The value as a path, or InputError if it cannot be one."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
         raise InputError(f"{name} must be a path in quotes, got {reprlib.repr(value)}")
-    return Path(value)
+    path = Path(value)
+    if (
+        any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts)
+        or len(os.fsencode(path)) > LONGEST_PATH
+    ):
+        raise InputError(f"{name} has a name of more than {LONGEST_NAME} characters in it")
+    return path
 
 
 def input_path(value: Any, name: str, folder: Path) -> Path:

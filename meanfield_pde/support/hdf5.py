@@ -18,6 +18,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from meanfield_pde.support.memory import check_claim
+
 # What h5py raises on a file that is damaged or is none.
 UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError)
 
@@ -91,6 +93,12 @@ class _Disk(io.RawIOBase):
         """Nothing is buffered here."""
 
 
+def read_array(dataset: h5py.Dataset) -> np.ndarray:
+    """The numbers of a dataset; InputError if it claims far more of them than are stored."""
+    check_claim(dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size())
+    return np.asarray(dataset[()])
+
+
 def digest(group: h5py.Group) -> str:
     """A checksum of all that is in a file: names, types, shapes, numbers and attributes."""
     found = hashlib.sha256()
@@ -102,7 +110,7 @@ def digest(group: h5py.Group) -> str:
 
     def visit(name: str, one: h5py.Group | h5py.Dataset) -> None:
         if isinstance(one, h5py.Dataset):
-            array = np.ascontiguousarray(one[()])
+            array = np.ascontiguousarray(read_array(one))
             found.update(f"{name}:{array.dtype.str}{array.shape}\n".encode())
             found.update(array.tobytes())
         attributes(name, one)

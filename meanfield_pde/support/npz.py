@@ -5,6 +5,7 @@ The messages do not name the file; the callers do, who know what it was to hold.
 
 from __future__ import annotations
 
+import math
 import tokenize
 import zipfile
 import zlib
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.memory import check_claim
 
 # What numpy, zipfile, zlib and, for the header of an array, tokenize raise on a damaged file.
 UNREADABLE = (
@@ -23,6 +25,8 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
     tokenize.TokenError,
+    MemoryError,  # what Python's parser raises on a header that is nested deeply
+    RecursionError,
 )
 
 
@@ -33,9 +37,27 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     if not zipfile.is_zipfile(path):
         raise InputError("not an .npz file")
     try:
+        _check_claims(path)
         with np.load(path, allow_pickle=False) as data:
             return {name: np.asarray(data[name]) for name in data.files}
+    except InputError:
+        raise
     except UNREADABLE as error:
         # The text of an OSError ends with the name of the file; its strerror does not.
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
         raise InputError(f"not a readable .npz file ({reason})") from None
+
+
+def _check_claims(path: str | Path) -> None:
+    """InputError if an array would be far larger than what is stored of it; nothing is read yet."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            check_claim(member.file_size, member.compress_size)
+            with archive.open(member) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = np.lib.format.read_array_header_1_0
+                if version >= (2, 0):
+                    read = np.lib.format.read_array_header_2_0
+                shape, _, kind = read(stream)
+            if math.prod(shape) * kind.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} has fewer numbers than its shape {shape} says")

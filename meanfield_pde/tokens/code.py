@@ -41,6 +41,7 @@ _BLOCK = 2_000_000
 # steps must cover at least this length of time, in units of 1/|V|.
 WATCHED_STEPS = 500
 SHORTEST_PROGRESS = 0.01
+MOST_STEPS = 1e9  # of Euler's method; more do not end
 STEP_AT_ZERO = 0.02  # likewise in units of 1/|V|
 
 
@@ -106,6 +107,11 @@ def _check_numbers(
 ) -> None:
     if step is not None and not 0 < step < math.inf:
         raise InputError(f"the step must be a number > 0, got {step!r}")
+    if step is not None and (until - start) / step > MOST_STEPS:
+        raise InputError(
+            f"the step {step!r} divides the time from {start:g} to {until:g} into more than "
+            f"{MOST_STEPS:.0e} steps; give a longer one"
+        )
     if residual and step is None:
         raise InputError("residual = True applies to Euler steps; give a step")
     if not 1e-13 <= tolerance <= 1e-2:

@@ -12,6 +12,8 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import numbers
 from meanfield_pde.support.npz import read_arrays
 
+LARGEST = 1e100  # coordinates, whose squares and the costs made of them are finite
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -38,6 +40,11 @@ class Measure:
             )
         if not np.isfinite(points).all() or not np.isfinite(masses).all():
             raise InputError("a measure needs finite points and masses")
+        if points.size and np.abs(points).max() > LARGEST:
+            raise InputError(
+                f"a measure needs coordinates up to {LARGEST:g}, so that distances stay finite, "
+                f"got {np.abs(points).max():g}"
+            )
         if (masses < 0).any():
             raise InputError(
                 f"a measure needs masses >= 0, got {masses.min():g} at atom {masses.argmin()}"

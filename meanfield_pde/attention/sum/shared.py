@@ -11,6 +11,7 @@ import numpy as np
 from meanfield_pde.attention.sum.low_rank import all_groups
 from meanfield_pde.attention.sum.summation import AttentionSum
 from meanfield_pde.attention.sum.tree import TILE
+from meanfield_pde.support.timings import timed
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,7 @@ class SharedSum:
         """How the last sums were computed, and the estimate that this was chosen by."""
         return str(self._sum.estimate)
 
+    @timed("Attention sum")
     def __call__(self, log_masses: np.ndarray) -> np.ndarray:
         """Rows (m, log Z) at all targets for the log masses of all sources. Collective."""
         attention_sum = self._sum

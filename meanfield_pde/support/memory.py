@@ -1,0 +1,44 @@
+"""Memory: what a process has had, what a machine has, and what would not fit is refused before."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from meanfield_pde.errors import InputError
+
+# Data that claim more than this many times the bytes they are stored in, and more than this many
+# bytes, are refused: real numbers hardly compress.
+MOST_EXPANSION, ALWAYS_ALLOWED = 100, 64e6
+
+
+def peak_memory() -> float:
+    """The most memory that this process has had, in bytes."""
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def machine_memory() -> float:
+    """Memory of the machine, or of what this process may use of it, in bytes."""
+    total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return total
+    return min(total, float(limit)) if limit.isdigit() else total
+
+
+def check_fits(wanted: float, what: str, remedy: str) -> None:
+    """InputError if so many bytes are more than this machine has."""
+    there = machine_memory()
+    if wanted > there:
+        raise InputError(
+            f"{what} needs about {wanted / 1e9:.3g} GB, and this machine has {there / 1e9:.3g} GB; "
+            f"{remedy}"
+        )
+
+
+def check_claim(claimed: float, stored: float) -> None:
+    """InputError if a header claims far more bytes than are stored."""
+    if claimed > ALWAYS_ALLOWED and claimed > MOST_EXPANSION * stored:
+        raise InputError(f"its header claims {claimed:.3g} bytes, of which {stored:.3g} are there")

@@ -1,0 +1,108 @@
+"""Runs that are killed again and again after their first checkpoint, and resumed each time.
+
+    python -m tests.benchmarks.kills [--quick]
+
+Half of the kills come at random moments, half while a file is being put into its place (a hook in
+`replace_file` that ends the process there). At the end the results are compared with those of a run
+that was not killed: bit for bit on one rank, to rounding on two.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from meanfield_pde import read_result
+from tests.benchmarks.tables import Table, is_quick
+from tests.problems import CIRCLE
+
+CASE = CIRCLE.replace("until = 5.0", "until = 40.0") + "[output]\ncheckpoint_every = 3\n"
+# Ends every rank, without a word and at once, at one of the places of a write, chosen at random.
+HOOK = """
+import os, random, signal, sys
+from meanfield_pde.support import files
+from meanfield_pde.cli import main
+after, real, count = int(sys.argv.pop(1)), (os.fsync, os.replace), [0]
+def deadly(function):
+    def call(*arguments):
+        count[0] += 1
+        if count[0] == after: os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+    return call
+os.fsync, os.replace = deadly(os.fsync), deadly(os.replace)
+main.main(sys.argv[1:])
+"""
+
+
+def run(
+    case: Path, out: Path, ranks: int, *options: str, aimed: int = 0
+) -> subprocess.Popen[bytes]:
+    """A run in the background, killed at its so many-th write if that is aimed at."""
+    line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
+    line += [sys.executable, "-c", HOOK, str(aimed)] if aimed else ["meanfield-pde"]
+    return subprocess.Popen(
+        [*line, "run", str(case), "--output", str(out), "--quiet", *options],
+        env=os.environ | {"MEANFIELD_PDE_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def killed_rounds(case: Path, out: Path, ranks: int, rounds: int) -> int:
+    """Kill so many times, then let it end; how many kills hit a run that was at work."""
+    hits = 0
+    options: tuple[str, ...] = ()
+    for number in range(rounds):
+        aimed = random.randint(8, 60) if number % 2 and options else 0
+        process = run(case, out, ranks, *options, aimed=aimed)
+        if not aimed:
+            limit = time.monotonic() + 60
+            while not (out / "checkpoint.h5").exists() and time.monotonic() < limit:
+                time.sleep(0.005)
+            time.sleep(random.uniform(0.0, 3.0))
+            os.killpg(process.pid, 9)
+        hits += process.wait(120) != 0
+        if (out / "summary.json").exists():
+            return hits
+        options = ("--resume",)
+    process = run(case, out, ranks, *options)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return hits
+
+
+def main() -> None:
+    """Print the table."""
+    quick = is_quick(__doc__)
+    random.seed(1)
+    table = Table("Runs killed and resumed", ["ranks", "kills", "equal"])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        case = folder / "case.toml"
+        case.write_text(CASE)
+        assert run(case, folder / "whole", 1).wait(300) == 0
+        whole = read_result(folder / "whole")
+        for ranks in (1, 2):
+            wanted, hits, equal = (5 if quick else 25), 0, True
+            for attempt in range(100):
+                out = folder / f"out{ranks}-{attempt}"
+                hits += killed_rounds(case, out, ranks, min(5, wanted - hits))
+                found = read_result(out)
+                close = np.allclose(found.masses, whole.masses, rtol=1e-11, atol=1e-300)
+                same = np.array_equal(found.masses, whole.masses)
+                equal = equal and np.array_equal(found.times, whole.times)
+                equal = equal and (same if ranks == 1 else close)
+                if hits >= wanted:
+                    break
+            table.row(ranks, hits, equal)
+
+
+if __name__ == "__main__":
+    main()

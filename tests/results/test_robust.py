@@ -1,0 +1,247 @@
+"""Runs that are refused, stopped, or out of disk: nothing is lost, and one line says why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from meanfield_pde import InputError, StorageError, read_result
+from meanfield_pde.results.lock import FolderLock
+from meanfield_pde.results.names import LOCK
+from meanfield_pde.support.hdf5 import new_hdf5
+from tests.conftest import Command, Main, Write, environment
+from tests.problems import CIRCLE
+
+OFTEN = "[output]\ncheckpoint_every = 5\n"
+LONG = (("until = 5.0", "until = 2000.0"), ("save_every = 0.5", "save_every = 2.0"))
+
+
+def test_nothing_of_others_is_removed(main: Main, write_case: Write, tmp_path: Path) -> None:
+    """Names like those of temporary files, and files in the folders of the results."""
+    out, case = tmp_path / "out", write_case(CIRCLE)
+    (out / ".conda.3.12").mkdir(parents=True)
+    (out / ".notes.2024.txt").write_text("mine")
+    assert main("run", case, "--until", 0, "--quiet", "--output", out) == (0, "")
+    (out / "figures/.mine.7.png").write_text("mine")
+    (out / "fields/notes.txt").write_text("mine")
+    run = ("run", case, "--until", 0.1, "--quiet", "--overwrite", "--output", out)
+    assert main(*run) == (0, "")
+    for name in (".conda.3.12", ".notes.2024.txt", "figures/.mine.7.png", "fields/notes.txt"):
+        assert (out / name).exists(), name
+
+
+def test_finished_results_are_left_as_they_are(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    out, case = tmp_path / "out", write_case(CIRCLE)
+    run = ("run", case, "--until", 0.1, "--quiet", "--output", out)
+    assert main(*run) == (0, "")
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    code, err = main(*run)
+    assert (code, err.count("\n"), "finished" in err, str(out) in err) == (0, 1, True, True)
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    (out / "summary.json").unlink()  # as if it had been stopped
+    code, err = main(*run)
+    assert (code, err.count("\n")) == (2, 1)
+    for part in (str(out), "--resume", "--overwrite"):
+        assert part in err
+    assert main(*run, "--resume") == (0, "")
+    assert main(*run, "--overwrite") == (0, "")
+
+
+def test_an_empty_output_is_refused(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, err = main("run", write_case(CIRCLE), "--output", "")
+    assert (code, err.count("\n"), "--output" in err) == (2, 1, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["some-case.toml"]
+
+
+def start(
+    case: Path, out: Path, *options: str, ranks: int = 1, most: int = 0
+) -> subprocess.Popen[str]:
+    """A run in the background, whose files may have at most so many bytes."""
+    line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
+    command = ["meanfield-pde"]
+    if most:  # MPI itself writes files when it starts
+        script = case.with_name("limited.py")
+        script.write_text(
+            "import resource, sys\nfrom meanfield_pde.cli import main\n"
+            f"resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))\n"
+            "main.main(sys.argv[1:])\n"
+        )
+        command = [sys.executable, str(script)]
+    return subprocess.Popen(
+        [*line, *command, "run", str(case), "--output", str(out), "--quiet", *options],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path) -> None:
+    limit = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < limit:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("ranks", "kilobytes"), [(1, 30), (2, 30), (1, 90)])
+def test_a_disk_that_takes_no_more(
+    ranks: int, kilobytes: int, write_case: Write, tmp_path: Path
+) -> None:
+    """The system refuses to write more than so much into a file: one line; the rest is valid."""
+    out = tmp_path / "out"
+    process = start(write_case(CIRCLE + OFTEN, *LONG), out, ranks=ranks, most=1000 * kilobytes)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert err.count("\n") == 1
+    assert "cannot be written (File too large)" in err
+    assert str(out) in err
+    if kilobytes > 30:
+        assert len(read_result(out).times) > 1
+
+
+def test_hdf5_never_sees_a_failed_write(tmp_path: Path) -> None:
+    """The error of the system comes out at the end, whatever was being written."""
+    code = (
+        "import resource, sys, numpy as np\nfrom pathlib import Path\n"
+        "from meanfield_pde.support.hdf5 import new_hdf5\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)\n"
+        "try:\n"
+        "    with new_hdf5(Path(sys.argv[1])) as file:\n"
+        "        file['a'] = np.arange(1e4)\n"
+        "        rows = file.create_dataset('b', (9, 1000), dtype=float)\n"
+        "        for i in range(9): rows[i] = i\n"
+        "        file.create_group('c').attrs['names'] = ['x', 'y']\n"
+        "except OSError as error: print(error.strerror)\n"
+    )
+    for most in (0, 1000, 50_000, 100_000):
+        line = [sys.executable, "-c", code, str(tmp_path / "a.h5"), str(most)]
+        ended = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "File too large\n", "")
+    with new_hdf5(tmp_path / "b.h5") as file:
+        file["a"] = np.arange(7)
+    with h5py.File(tmp_path / "b.h5") as file:
+        assert file["a"][()].tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("name", ["fields", "figures"])
+def test_files_where_folders_should_be(
+    name: str, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    out, case = tmp_path / "out", write_case(CIRCLE)
+    assert main("run", case, "--until", 0, "--quiet", "--output", out) == (0, "")
+    shutil.rmtree(out / name)
+    (out / name).write_text("a file")
+    code, err = main("run", case, "--until", 0, "--overwrite", "--quiet", "--output", out)
+    assert (code, err.count("\n"), str(out / name) in err) == (1, 1, True)
+    assert (out / name).read_text() == "a file"
+    assert (out / "summary.json").exists()
+
+
+def test_a_figure_that_cannot_be_written_fails_no_run(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise StorageError("figures/density.png: cannot be written (No space left on device)")
+
+    monkeypatch.setattr("meanfield_pde.experiments.run.draw_density", full)
+    out = tmp_path / "out"
+    code, err = main("run", write_case(CIRCLE), "--until", 0, "--quiet", "--output", out)
+    assert (code, err.count("\n"), "no figures" in err) == (0, 1, True)
+    assert (out / "summary.json").exists()
+
+
+def test_one_run_in_a_folder(write_case: Write, main: Main, tmp_path: Path) -> None:
+    out, case = tmp_path / "out", write_case(CIRCLE)
+    lock = FolderLock(out)
+    lock.acquire()
+    with pytest.raises(InputError, match=rf"another run is writing there \(process {os.getpid()}"):
+        FolderLock(out).acquire()
+    code, err = main("run", case, "--until", 0, "--quiet", "--output", out)
+    assert (code, err.count("\n"), "another run" in err) == (2, 1, True)
+    lock.release()
+    assert not out.exists()
+    # What a killed run leaves is a file that nobody holds.
+    out.mkdir()
+    (out / LOCK).write_text('{"host": "elsewhere", "process": 1}\n')
+    assert main("run", case, "--until", 0, "--quiet", "--output", out) == (0, "")
+    assert not (out / LOCK).exists()
+
+
+@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 2)])
+def test_a_signal_stops_a_run_that_can_be_resumed(
+    number: signal.Signals, ranks: int, command: Command, write_case: Write, tmp_path: Path
+) -> None:
+    out, case = tmp_path / "out", write_case(CIRCLE + "[output]\ncheckpoint_every = 0\n", *LONG)
+    process = start(case, out, ranks=ranks)
+    wait_for(out / "history.csv")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert (err.count("\n"), "--resume" in err, str(out) in err) == (1, True, True)
+    with h5py.File(out / "checkpoint.h5") as file:
+        time_reached, step = file["state"].attrs["time"], file["state"].attrs["step"]
+    assert f"stopped by a signal at t = {time_reached:.6g}, step {step};" in err
+    until = 2.0 * (1 + time_reached // 2)
+    ended = command("run", case, "--until", until, "--resume", "--output", out)
+    assert ended.returncode == 0, ended.stderr
+    assert f"resumed at t = {time_reached:.6g}, step {step}" in ended.stderr
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    case, out, whole = write_case(CIRCLE + OFTEN), tmp_path / "out", tmp_path / "whole"
+    assert main("run", case, "--until", 5, "--quiet", "--output", whole) == (0, "")
+    shutil.copytree(whole, out)
+    newest, before = out / "checkpoint.h5", out / "checkpoint.previous.h5"
+    shutil.copy(newest, before)
+    content = bytearray(newest.read_bytes())
+    with h5py.File(newest) as file:
+        place = file["state/masses"].id.get_offset()
+    content[place + 80] ^= 1  # one bit of one mass
+    newest.write_bytes(content)
+    code, err = main("run", case, "--quiet", "--resume", "--output", out)
+    assert (code, err.count("\n")) == (0, 1)
+    assert f"{newest}: not a readable checkpoint (its checksum is wrong); going on from" in err
+    np.testing.assert_array_equal(read_result(out).masses, read_result(whole).masses)
+    newest.write_bytes(content)
+    before.unlink()
+    code, err = main("run", case, "--quiet", "--resume", "--output", out)
+    assert (code, err.count("\n"), "checksum" in err) == (2, 1, True)
+
+
+@pytest.mark.parametrize("damage", ["nan", "shape", "rows", "negative", "time"])
+def test_checkpoints_that_no_run_writes(
+    damage: str, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """Without a checksum, as in those of version 0.1."""
+    case, out = write_case(CIRCLE), tmp_path / "out"
+    assert main("run", case, "--until", 0, "--quiet", "--output", out) == (0, "")
+    with h5py.File(out / "checkpoint.h5", "r+") as file:
+        del file.attrs["checksum"]
+        masses = file["state/masses"][()]
+        if damage == "shape":
+            del file["state/masses"]
+            file["state/masses"] = masses[:-1]
+        elif damage == "rows":
+            del file["history"]
+            file["history"] = np.zeros((1, 3))
+        elif damage == "time":
+            file["state"].attrs["time"] = np.nan
+        else:
+            masses[3] = {"nan": np.nan, "negative": -1.0}[damage]
+            file["state/masses"][()] = masses
+    code, err = main("run", case, "--quiet", "--resume", "--output", out)
+    assert (code, err.count("\n"), str(out / "checkpoint.h5") in err) == (2, 1, True)

@@ -1,0 +1,149 @@
+"""What is settled at import, and what ranks agree on when the code of a user fails on one."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from meanfield_pde import InputError, _platform
+from meanfield_pde.cli.main import build_parser
+from meanfield_pde.errors import MeanfieldError, StoppedError
+from meanfield_pde.support.checks import duration
+from meanfield_pde.support.ranks import shared_errors
+from tests.conftest import Command, Main, Write, environment
+from tests.problems import CIRCLE
+
+ROOT = Path(__file__).parents[2]
+NO_PLACE = """
+import os, sys
+import numba.core.caching as caching
+def nowhere(function):
+    raise RuntimeError("cannot cache function: no locator available")
+original, caching.FunctionCache = caching.FunctionCache, nowhere
+from meanfield_pde import _platform
+caching.FunctionCache = original
+import numba
+print(numba.config.CACHE_DIR)
+"""
+
+
+def test_kernels_go_to_a_private_folder_where_nothing_else_can_be_written(tmp_path: Path) -> None:
+    variables = {name: value for name, value in environment().items() if "NUMBA" not in name}
+    found = subprocess.run(
+        [sys.executable, "-c", NO_PLACE],
+        env=variables | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    folder = Path(found.stdout.strip())
+    assert folder == tmp_path / f"meanfield_pde-{os.getuid()}"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_others_can_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it is executed."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / f"meanfield_pde-{os.getuid()}"
+    assert _platform._own_folder() == folder
+    folder.chmod(0o777)
+    assert _platform._own_folder() != folder
+    folder.rmdir()
+    folder.symlink_to("/")
+    assert _platform._own_folder() != folder
+
+
+def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> None:
+    """A user's density, and a user's observer."""
+    script = tmp_path / "failing.py"
+    script.write_text(
+        "import numpy as np\nfrom mpi4py import MPI\n"
+        "from meanfield_pde import Attention, Observer, circle_mesh, solve\n"
+        "rank = MPI.COMM_WORLD.rank\n"
+        "one = Attention(np.eye(2), np.eye(2), np.eye(2), 1.0)\n"
+        "def density(points):\n"
+        "    if rank == 1: raise ZeroDivisionError('mine')\n"
+        "    return np.ones(len(points))\n"
+        "class Mine(Observer):\n"
+        "    def stepped(self, simulation):\n"
+        "        if rank == 1: raise ZeroDivisionError('mine')\n"
+        "for start, watching in ((density, []), ('1 + 0.5*x', [Mine()])):\n"
+        "    try:\n"
+        "        solve(one, circle_mesh(20), start, until=1.0, observers=watching)\n"
+        "    except Exception as error:\n"
+        "        print(rank, type(error).__name__, error, flush=True)\n"
+    )
+    ended = command(ranks=2, script=script)
+    told = "SolverError rank 1 failed: ZeroDivisionError: mine"
+    assert sorted(ended.stdout.splitlines()) == 2 * [f"0 {told}"] + 2 * ["1 ZeroDivisionError mine"]
+
+
+def test_errors_keep_their_options_between_ranks() -> None:
+    from mpi4py import MPI
+
+    with pytest.raises(StoppedError) as caught, shared_errors(MPI.COMM_SELF):
+        raise StoppedError("stopped", "--resume")
+    error: MeanfieldError = caught.value
+    assert (str(error), error.options, error.exit_code) == ("stopped", "--resume", 75)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10min", 600), (" 1.5 h ", 5400)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text, "a") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "min", "-1s", "0s", "1e3s", "10 days", "1" * 99 + "s"])
+def test_wrong_durations(text: str) -> None:
+    with pytest.raises(InputError, match=r"output\.checkpoint_every must be"):
+        duration(text, "output.checkpoint_every")
+
+
+def test_log_and_checkpoints_by_the_clock(main: Main, write_case: Write, tmp_path: Path) -> None:
+    case = write_case(CIRCLE + '[output]\ncheckpoint_every = "10min"\n')
+    log, out = tmp_path / "run.log", tmp_path / "out"
+    run = ("run", case, "--until", 0.5, "--quiet", "--output", out, "--log", log)
+    assert main(*run) == (0, "")
+    assert 'checkpoint_every = "10min"' in (out / "case.toml").read_text()
+    assert (out / "checkpoint.h5").exists()
+    lines = log.read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ", line) for line in lines)
+    assert " INFO 200 cells, 1 rank x 1 thread, to t = 0.5" in "\n".join(lines)
+    assert " steps; memory of a rank " in "\n".join(lines)
+    assert " INFO done: t = 0.5 after " in lines[-1]
+
+
+def test_what_does_not_end_is_refused(main: Main, write_case: Write, tmp_path: Path) -> None:
+    case = write_case(CIRCLE, ("save_every = 0.5", ""))
+    out = tmp_path / "out"
+    code, err = main("run", case, "--until", 1e15, "--quiet", "--output", out)
+    assert (code, err.count("\n"), "--however-long" in err) == (2, 1, True)
+    assert not out.exists()
+    line = ("tokens", case, "--count", 10, "--step", 1e-300, "--output", tmp_path / "a.npz")
+    code, err = main(*line)
+    assert (code, err.count("\n"), "steps" in err) == (2, 1, True)
+
+
+def test_the_batch_script_and_the_image_are_in_step() -> None:
+    """Options that the command has, the extra and the Python of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    script = ROOT / "demos/hpc/run.slurm"
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    text = script.read_text()
+    (line,) = re.findall(r"meanfield-pde run .*\\\n.*", text)
+    build_parser().parse_args(["run", "a", "--resume", *re.findall(r"--(?:quiet)", line)])
+    assert set(re.findall(r"--[a-z]+", line)) == {"--output", "--quiet", "--log"}
+    assert f'"$code" -eq {StoppedError.exit_code}' in text
+    image = (ROOT / "demos/hpc/Containerfile").read_text()
+    (python,) = re.findall(r"python:(\d+\.\d+)", image)
+    assert project["requires-python"] == f">={python}"
+    (extra,) = re.findall(r"/source\[(\w+)\]", image)
+    assert extra in project["optional-dependencies"]
