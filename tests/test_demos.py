@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import runpy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -133,14 +131,3 @@ def test_every_page_is_written_in_cells_and_begins_with_its_title() -> None:
         assert lines[0] == "# %% [markdown]", path.name
         assert lines[1].startswith("# # "), path.name
         assert "# %%" in lines, path.name
-
-
-def test_the_python_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As printed, but for the size of the mesh; the second piece goes on from the first."""
-    monkeypatch.chdir(tmp_path)
-    text = (DEMOS.parent / "README.md").read_text(encoding="utf-8")
-    solving, _, comparing = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(solving.replace("circle_mesh(800)", "circle_mesh(100)"), names)
-    exec(comparing.replace("1000, seed", "200, seed"), names)
-    assert names["compare_tokens"](names["solution"], names["cloud"]).agrees
