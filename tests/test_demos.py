@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import runpy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -156,14 +154,3 @@ def test_perceptron(numbers: dict[str, float], tmp_path: Path) -> None:
     assert numbers["way gone (degrees)"] > 50
     assert numbers["largest difference (degrees)"] < 4
     assert imread(tmp_path / "results/demos/perceptron.png").std() > 0.05
-
-
-def test_the_python_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As printed, but for the size of the mesh; the second piece goes on from the first."""
-    monkeypatch.chdir(tmp_path)
-    text = (DEMOS.parent / "README.md").read_text(encoding="utf-8")
-    solving, _, comparing = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(solving.replace("circle_mesh(800)", "circle_mesh(100)"), names)
-    exec(comparing.replace("1000, seed", "200, seed"), names)
-    assert names["compare_tokens"](names["solution"], names["cloud"]).agrees

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def test_conda_installs_what_pip_installs() -> None:
     test = requirements(PROJECT["optional-dependencies"]["test"])
     for name in ("pytest", "pytest-timeout"):
         assert environment[name] == test[name]
+
+
+def test_the_version_is_told(command: Command) -> None:
+    ended = command("--version", ranks=2)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == f"{version('meanfield_pde')}\n"
 
 
 def test_one_version() -> None:

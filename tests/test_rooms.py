@@ -1,4 +1,4 @@
-"""The rooms of the house: each imports only those above it, and README lists them in that order.
+"""The rooms of the house: each imports only those above it, listed in demos/numerics.md.
 
 All of it is read from the text of the modules with `ast`; nothing is imported.
 """
@@ -64,8 +64,8 @@ def rooms() -> dict[str, set[str]]:
 
 
 def listed() -> dict[str, str]:
-    """The list in README: what each room is for, in the order given there."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """The list in demos/numerics.md: what each room is for, in the order given there."""
+    text = (ROOT / "demos/numerics.md").read_text(encoding="utf-8")
     section = text.split("\n## Rooms of the house\n")[1].split("\n## ")[0]
     return dict(re.findall(r"^ {4}(\w+) {2,}(\S.*)$", section, re.MULTILINE))
 
@@ -87,7 +87,7 @@ def test_no_cycle_between_modules() -> None:
 
 def test_each_room_imports_only_rooms_listed_above_it() -> None:
     order = list(listed())
-    assert sorted(order) == sorted(rooms()), "README has to list every room, and no other"
+    assert sorted(order) == sorted(rooms()), "the list has to have every room, and no other"
     back_edges = [
         f"{name} imports {module}"
         for name, modules in IMPORTS.items()

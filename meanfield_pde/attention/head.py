@@ -43,6 +43,7 @@ class Attention:
         beta: inverse temperature, from 0 to infinity (`math.inf`: zero temperature).
         normalise: whether the softmax has its denominator; without it beta |B| is limited to 700,
             where the exponential overflows, and zero temperature has no meaning.
+        key_query: B^T = K^T Q, computed; scores are <B^T x, y>.
     """
 
     query: np.ndarray

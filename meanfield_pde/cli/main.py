@@ -16,6 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--debug", action="store_true", help="print a traceback on errors")
+    parser.add_argument("--version", action="version", version=version("meanfield_pde"))
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def command(

@@ -54,7 +54,8 @@ def draw_inset(
     half = max(WIDTHS * width, FEWEST_CELLS * math.sqrt(cells.volumes[top]))
     across = np.linalg.svd(peak[None])[2][1:]
     shown = angle < 2 * half
-    inset = panel.inset_axes(_corner(np.vstack([peak, avoid])))
+    place = _corner(np.vstack([peak, avoid]))
+    inset = panel.inset_axes(place)
     inset.add_collection(
         PolyCollection(
             cells.vertices[shown] @ across.T,
@@ -71,7 +72,9 @@ def draw_inset(
     inset.set_aspect("equal")
     inset.set_xticks([])
     inset.set_yticks([])
-    inset.set_xlabel(f"±{half:.2g} rad", fontsize="x-small", labelpad=2)
+    # Where the map is not.
+    name = inset.set_title if place[1] > 0 else inset.set_xlabel
+    name(f"±{half:.2g} rad", fontsize="x-small")
     x, y = mollweide.project(peak[None])
     panel.plot(x, y, "s", color="0.2", mfc="none", ms=6, mew=0.8, clip_on=False)
     return inset

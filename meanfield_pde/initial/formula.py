@@ -26,6 +26,9 @@ class ExpressionDensity(PointwiseDensity):
     """A density given by a formula in x, y and, on the sphere, z.
 
     It must be finite and >= 0 everywhere, and not zero everywhere; its mass does not matter.
+
+    Attributes:
+        expression: the formula, as in "1 + 0.5*x + 0.3*x*y".
     """
 
     expression: str

@@ -87,7 +87,11 @@ COMPONENT_KEYS = tuple(key.name for key in fields(Component))
 
 @dataclass(frozen=True)
 class VonMises(PointwiseDensity):
-    """A mixture of normalised von Mises-Fisher densities; weights are divided by their sum."""
+    """A mixture of normalised von Mises-Fisher densities; weights are divided by their sum.
+
+    Attributes:
+        components: one density or more.
+    """
 
     components: tuple[Component, ...]
 

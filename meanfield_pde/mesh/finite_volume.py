@@ -26,8 +26,13 @@ class FiniteVolumes:
     """Geometry and connectivity of the cells that this rank works on.
 
     Attributes:
+        mesh, comm: the DOLFINx mesh, and its communicator.
         dimension: d, of the surrounding space; cells have d vertices and d facets.
         owned: number of own cells.
+        global_cells: number of cells of the whole mesh.
+        space, index_map: the functions that are constant in each cell, and who owns which cell.
+        cell_vertices, cell_points: input numbers and positions of the vertices of each cell.
+        vertices: all vertices of the whole mesh in input order, on every rank.
         volume: of own and ghost cells.
         cell_mean: mean position over each own and ghost cell.
         centre: the same projected onto the sphere, the point that stands for the cell.
@@ -38,6 +43,7 @@ class FiniteVolumes:
         facet_vertices: input numbers of the vertices of each facet.
         facet_points: the vertices themselves.
         facet_length, facet_conormal: geodesic length and unit conormal.
+        facet_midpoint: the middle of each facet, on the sphere.
         input_cells: place in the mesh's input of each own and ghost cell.
     """
 

@@ -88,6 +88,11 @@ def simulate_tokens(
             f"{attention.dimension} x {attention.dimension}"
         )
     _check_numbers(step, residual, tolerance, noise, seed)
+    if step is not None and (until - start) / step > MOST_STEPS:
+        raise InputError(
+            f"the step {step!r} divides the time from {start:g} to {until:g} into more than "
+            f"{MOST_STEPS:.0e} steps; give a longer one"
+        )
     set_threads(comm)
     x, weights = given.tokens[0], given.masses
 
@@ -107,11 +112,6 @@ def _check_numbers(
 ) -> None:
     if step is not None and not 0 < step < math.inf:
         raise InputError(f"the step must be a number > 0, got {step!r}")
-    if step is not None and (until - start) / step > MOST_STEPS:
-        raise InputError(
-            f"the step {step!r} divides the time from {start:g} to {until:g} into more than "
-            f"{MOST_STEPS:.0e} steps; give a longer one"
-        )
     if residual and step is None:
         raise InputError("residual = True applies to Euler steps; give a step")
     if not 1e-13 <= tolerance <= 1e-2:

@@ -1,0 +1,154 @@
+"""README and the pages in demos/: code that runs, commands that exist, links to files."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meanfield_pde import Layers, read_case
+from meanfield_pde.attention.heads import Heads
+from meanfield_pde.cli.main import build_parser
+from tests.conftest import Main, Write
+from tests.problems import CIRCLE
+
+ROOT = Path(__file__).parents[1]
+PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "demos").glob("*.md")))}
+LONGEST_README = 170
+
+
+def text_of(page: str) -> str:
+    return PAGES[page].read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.DOTALL | re.MULTILINE)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text_of("README.md").splitlines()) <= LONGEST_README
+
+
+def test_every_page_is_reached_from_the_readme_and_every_demo_too() -> None:
+    linked = set(re.findall(r"\]\(demos/([\w.-]+)\)", text_of("README.md")))
+    demos = {path.name for path in (ROOT / "demos").glob("*.py")}
+    assert linked == demos | set(PAGES) - {"README.md"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_that_are_there(page: str) -> None:
+    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert links
+    for link in links:
+        if not link.startswith("https://"):
+            assert (PAGES[page].parent / link).is_file(), link
+    # Files that are named in the text, too.
+    for name in re.findall(r"`((?:demos|tests|meshes)/[\w./-]+\.\w+)`", text):
+        assert (ROOT / name).is_file(), name
+
+
+def known_options() -> dict[str, set[str]]:
+    """The options of every command."""
+    parser = build_parser()
+    (commands,) = (
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    return {
+        name: {option for action in sub._actions for option in action.option_strings}
+        for name, sub in commands.choices.items()
+    }
+
+
+def test_commands_and_options_of_the_pages_exist() -> None:
+    known = known_options()
+    found = set()
+    for page in PAGES:
+        for line in re.findall(r"meanfield-pde ([a-z][^`\n]*)", text_of(page)):
+            name = line.split()[0].rstrip(":;,.)")
+            if name not in known:
+                assert name in ("and", "is"), (page, line)
+                continue
+            found.add(name)
+            options = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", line.split("    ")[0]))
+            assert options <= known[name], (page, line)
+    # Every command, with all its options, stands on the page of commands.
+    listed = text_of("commands.md")
+    assert found == set(known)
+    for name in known:
+        assert f"    meanfield-pde {name}" in listed, name
+
+
+def test_the_python_of_the_readme_and_of_the_particle_codes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As printed, but for sizes; the loop gets a start and a step, which are the user's."""
+    monkeypatch.chdir(tmp_path)
+    (solving,) = blocks("README.md", "python")
+    loop, comparing = blocks("particle_codes.md", "python")
+    names: dict[str, Any] = {}
+    exec(solving.replace("circle_mesh(800)", "circle_mesh(100)"), names)
+    exec(comparing.replace("1000, seed", "200, seed"), names)
+    assert names["compare_tokens"](names["solution"], names["cloud"]).agrees
+    given = {"np": np, "steps": 4, "every": 2, "h": 0.1, "x": np.eye(2), "update": lambda x: x}
+    exec(loop, given)
+    with np.load("tokens.npz") as saved:
+        assert saved["tokens"].shape == (3, 2, 2)
+
+
+def test_the_python_of_the_result_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, main: Main, write_case: Write
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for change in ((), (("cells = 200", "cells = 40\nresolution = 1e-2"),)):
+        case = write_case(CIRCLE, *change)
+        arguments = ("--until", 1, "--quiet", "--overwrite", "--output", "results/mine")
+        assert main("run", case, *arguments) == (0, "")
+        names: dict[str, Any] = {}
+        for block in blocks("results.md", "python"):
+            exec(block, names)
+        assert names["masses"].sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_the_cases_of_the_pages_are_read(tmp_path: Path) -> None:
+    head, case = blocks("README.md", "toml")[0], blocks("commands.md", "toml")[0]
+    assert tomllib.loads(head)["attention"].items() <= tomllib.loads(case)["attention"].items()
+    path = tmp_path / "case.toml"
+    path.write_text(case, encoding="utf-8")
+    assert read_case(path).mesh.cells == 800
+    heads, layers = blocks("commands.md", "toml")[1:]
+    matrices = np.stack([np.eye(2), 2 * np.eye(2)])
+    np.savez(tmp_path / "weights.npz", query=np.eye(2), key=np.eye(2), value=matrices)
+    rest = case[case.index("[mesh]") : case.index("[compare]")]
+    path.write_text(heads + rest, encoding="utf-8")
+    assert isinstance(read_case(path).attention, Heads)
+    rest = rest.replace("until = 10.0", "until = 1.0").replace(", 1.0, 2.0]", "]")
+    path.write_text(f"{layers}beta = 4.0\n{rest}", encoding="utf-8")
+    assert isinstance(read_case(path).attention, Layers)
+
+
+def test_shell_blocks_are_commands_for_set_up_and_for_clusters() -> None:
+    run, test = blocks("README.md", "sh")
+    assert run.rstrip().endswith("&& .venv/bin/meanfield-pde run demos/circle.toml")
+    assert test.rstrip().endswith("&& .venv/bin/python -m pytest")  # what CI runs, word for word
+    (slurm,) = blocks("installing.md", "sh")
+    assert slurm.startswith("#!/bin/bash\n#SBATCH")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_of_a_kind_that_is_tested_here(page: str) -> None:
+    tested = {
+        "README.md": {"sh", "toml", "python"},
+        "commands.md": {"toml"},
+        "installing.md": {"sh"},
+        "particle_codes.md": {"python"},
+        "results.md": {"python"},
+    }
+    opened = re.findall(r"^```(\w*)$", text_of(page), re.MULTILINE)[::2]
+    assert set(opened) <= tested.get(page, set())
