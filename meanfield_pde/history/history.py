@@ -24,6 +24,7 @@ class History:
         history: numbers for each saved time, by name.
         limit: the push-forward of the initial density, if it was compared with.
         cost: "geodesic" or "chordal", of the distances in the history.
+        noise: its strength.
     """
 
     attention: AttentionLike
@@ -32,6 +33,7 @@ class History:
     history: dict[str, np.ndarray]
     limit: Measure | None = None
     cost: str = "geodesic"
+    noise: float = 0.0
 
     @cached_property
     def times(self) -> np.ndarray:

@@ -49,7 +49,7 @@ from meanfield_pde.results.names import (
     is_ours,
 )
 from meanfield_pde.results.tables import read_history
-from meanfield_pde.solver.settings import CompareCase
+from meanfield_pde.solver.settings import CompareCase, NoiseCase
 from meanfield_pde.support.files import (
     make_folder,
     remove_file,
@@ -100,6 +100,7 @@ def read_result(directory: str | Path) -> Result:
     try:
         attention = attention_of(tables["attention"], folder, tables.get("perceptron"))
         cost = tables.get("compare", {}).get("cost", CompareCase.cost)
+        noise = NoiseCase(**tables.get("noise", {})).strength
     except (InputError, KeyError, AttributeError) as error:
         raise InputError(f"{folder / CASE}: not the case of a run ({error})") from None
     return Result(
@@ -111,6 +112,7 @@ def read_result(directory: str | Path) -> Result:
         directory=folder,
         case_text=text,
         cost=cost,
+        noise=noise,
     )
 
 

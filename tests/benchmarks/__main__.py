@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.benchmarks import (
     attention,
     growth,
+    judging,
     public_solvers,
     ranks,
     saved_times,
@@ -34,7 +35,8 @@ def main() -> None:
     """Print all tables."""
     today = dt.date.today()
     print(f"# Benchmarks, {today}, {processor()}, {os.cpu_count()} cores")
-    for module in (attention, step, ranks, time_to_accuracy, public_solvers, growth, saved_times):
+    modules = (attention, step, ranks, time_to_accuracy, public_solvers, growth, saved_times)
+    for module in (*modules, judging):
         module.main()
     if not is_quick(__doc__):
         print("\n### Certified Wasserstein distances\n\n```")

@@ -17,9 +17,10 @@ from scipy.integrate import solve_ivp
 from meanfield_pde import Attention, InputError, Uniform, circle_mesh, solve, sphere_mesh
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.judging import report as token_report
+from meanfield_pde.judging.band import densities_at, sampling_band
 from meanfield_pde.judging.comparison import common_times, compare_tokens
 from meanfield_pde.judging.features import features
-from meanfield_pde.judging.statistics import densities_at, sample_cells, sampling_band
+from meanfield_pde.judging.samples import sample_cells
 from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens
 
