@@ -167,12 +167,8 @@ def sampling_band(
     ratios = np.zeros(0)
     with shared_errors(comm):
         for number in range(comm.rank, len(blocks), comm.size):
-            start = np.stack(
-                [
-                    sample_cells(np.random.default_rng([seed, int(s)]), *first, count)
-                    for s in blocks[number]
-                ]
-            )
+            drawn = [np.random.default_rng([seed, int(s)]) for s in blocks[number]]
+            start = np.stack([sample_cells(one, *first, count) for one in drawn])
             paths = follow_samples(
                 start,
                 result.attention,
@@ -186,14 +182,22 @@ def sampling_band(
             found[number] = features(paths, weights, quantiles)
             if number == 0:
                 ratios = _ratios(result, at, paths, weights, found[0])
-    every = {i: one for part in comm.allgather(found) for i, one in part.items()}
-    distances = np.concatenate([every[i].distances for i in range(len(blocks))])
-    moments = np.concatenate([every[i].moments for i in range(len(blocks))])
+    every = _gathered(found, comm)
     if scale < 1:
-        distances *= scale
-        moments = moments.mean(axis=0) + scale * (moments - moments.mean(axis=0))
+        mean = every.moments.mean(axis=0)
+        every = Features(every.distances * scale, mean + scale * (every.moments - mean))
     ratio = comm.bcast(ratios)
-    return SamplingBand(key, result.times[at], Features(distances, moments), ratio)
+    return SamplingBand(key, result.times[at], every, ratio)
+
+
+def _gathered(found: dict[int, Features], comm: MPI.Comm) -> Features:
+    """The features of all samples, from their blocks on all ranks. Collective."""
+    every = {i: one for part in comm.allgather(found) for i, one in part.items()}
+    blocks = [every[i] for i in range(len(every))]
+    return Features(
+        np.concatenate([one.distances for one in blocks]),
+        np.concatenate([one.moments for one in blocks]),
+    )
 
 
 def band_key(

@@ -80,29 +80,20 @@ def compare_tokens(
     """
     set_threads(comm)
     cloud = _checked(result, cloud, layer_step, level)
-    ours, theirs = common_times(result.times, cloud.times)
-    common = len(ours)
-    chosen = np.unique(
-        np.linspace(0, common - 1, min(common, MOST_TIMES[result.dimension])).round().astype(int)
-    )
-    ours, theirs = ours[chosen], theirs[chosen]
+    ours, theirs, common = _chosen_times(result, cloud)
     samples = samples or max(sample_count(cloud.tokens.shape[1]), round(1 / level))
-    judgement = None
     with Bar(progress and comm.rank == 0, samples + 2 * len(ours)) as bar:
-        if result.noise == 0:
-            judgement = on_root(comm, judge, cloud, result.attention, layer_step)
+        judgement = _judgement(result, cloud, layer_step, comm)
         w1, w2 = _transport(result, cloud, ours, theirs, comm, bar)
         if band is None:
             band = _band(result, cloud, ours, samples, seed, band_file, comm, bar)
-    times = result.times[ours]
-    if len(band.times) != len(times) or not np.allclose(band.times, times):
-        raise InputError("the sampling band is one for other times")
+    _check_band(band, result.times[ours])
     observed = features(cloud.tokens[theirs], cloud.masses, densities_at(result, ours))
     p_value = band.p_value(observed, _judged_times(judgement, band))
     moments, expected = _first_moments(result, cloud, ours, theirs)
     return TokenComparison(
         cloud=cloud,
-        times=times,
+        times=result.times[ours],
         common=common,
         w1=w1,
         w2=w2,
@@ -114,9 +105,7 @@ def compare_tokens(
         level=level,
         since=band.since(observed, level) if p_value < level else None,
         judgement=judgement,
-        seen=_power(result, cloud, ours, band, level, comm)
-        if judgement is None and p_value >= level
-        else (),
+        seen=_power(result, cloud, ours, band, p_value, level, comm) if not judgement else (),
         counts_layers=layer_step is not None,
         noise=result.noise,
         notes=_notes(result, cloud, judgement, layer_step),
@@ -139,6 +128,28 @@ def _checked(
     if not 0 < layer_step < np.inf:
         raise InputError(f"the layer step must be a number > 0, got {layer_step}")
     return replace(cloud, times=cloud.times * layer_step)
+
+
+def _judgement(
+    result: Densities, cloud: TokenCloud, layer_step: float | None, comm: MPI.Comm
+) -> Judgement | None:
+    """What trajectories say; with noise nothing. Collective."""
+    if result.noise:
+        return None
+    return on_root(comm, judge, cloud, result.attention, layer_step)
+
+
+def _chosen_times(result: Densities, cloud: TokenCloud) -> tuple[np.ndarray, np.ndarray, int]:
+    """Indices of the times compared, in the density and in the tokens, and how many are common."""
+    ours, theirs = common_times(result.times, cloud.times)
+    most = min(len(ours), MOST_TIMES[result.dimension])
+    chosen = np.unique(np.linspace(0, len(ours) - 1, most).round().astype(int))
+    return ours[chosen], theirs[chosen], len(ours)
+
+
+def _check_band(band: SamplingBand, times: np.ndarray) -> None:
+    if len(band.times) != len(times) or not np.allclose(band.times, times):
+        raise InputError("the sampling band is one for other times")
 
 
 def _judged_times(judgement: Judgement | None, band: SamplingBand) -> np.ndarray | None:
@@ -243,12 +254,13 @@ def _power(
     cloud: TokenCloud,
     at: np.ndarray,
     band: SamplingBand,
+    p_value: float,
     level: float,
     comm: MPI.Comm,
 ) -> tuple[tuple[str, float], ...]:
-    """How often as many tokens show faults of a stated size. Collective."""
+    """How often as many tokens show faults of a stated size, if these do not. Collective."""
     count = cloud.tokens.shape[1]
-    if cloud.masses is not None or count > MOST_TOKENS:
+    if p_value < level or cloud.masses is not None or count > MOST_TOKENS:
         return ()
     return on_root(comm, power_of_faults, result, at, band, count, level)
 

@@ -135,11 +135,12 @@ def test_with_noise_the_p_value_decides():
     solution = solve(FIRST, circle_mesh(100), DENSITY, until=1.0, save_at=[0.5], noise=0.3)
     x = sample_tokens(DENSITY, COUNT, 3, 2)
     right = simulate_tokens(x, FIRST, 1.0, save_at=[0.5], noise=0.3, seed=5)
-    found = compare_tokens(solution, right, samples=99, level=0.02)
+    found = compare_tokens(solution, right, samples=199, level=0.02)
     assert found.agrees, found.verdict
     assert found.judgement is None
     assert "with noise no trajectories to decide" in found.verdict
-    wrong = simulate_tokens(x, FIRST, 1.0, save_at=[0.5])
+    other = replace(FIRST, value=-2 * FIRST.value)
+    wrong = simulate_tokens(x, other, 1.0, save_at=[0.5], noise=0.3)
     assert not compare_tokens(solution, wrong, band=found.band, level=0.02).agrees
 
 
