@@ -30,7 +30,8 @@ from meanfield_pde.initial.sampling import sample_tokens  # noqa: E402
 from meanfield_pde.initial.tokens import Tokens  # noqa: E402
 from meanfield_pde.initial.uniform import Uniform  # noqa: E402
 from meanfield_pde.initial.von_mises import Component, VonMises  # noqa: E402
-from meanfield_pde.judging.comparison import TokenComparison, compare_tokens  # noqa: E402
+from meanfield_pde.judging.comparison import compare_tokens  # noqa: E402
+from meanfield_pde.judging.verdict import TokenComparison  # noqa: E402
 from meanfield_pde.mesh.files import read_mesh  # noqa: E402
 from meanfield_pde.mesh.surface import circle_mesh, sphere_mesh  # noqa: E402
 from meanfield_pde.results.folder import read_result  # noqa: E402

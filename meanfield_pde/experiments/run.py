@@ -106,6 +106,7 @@ def _finished(case: Case, comm: MPI.Comm) -> Solution:
         history=result.history,
         limit=result.limit,
         cost=result.cost,
+        noise=result.noise,
         steps=int(summary["steps"]),
         rejected=int(summary["rejected_steps"]),
         wall_time=float(summary["wall_time_seconds"]),

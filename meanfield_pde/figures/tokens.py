@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.figures import mollweide
 from meanfield_pde.figures.density import angles, save, title
-from meanfield_pde.judging.comparison import TokenComparison
+from meanfield_pde.judging.verdict import TokenComparison
 from meanfield_pde.results.folder import FIGURES, Result
 
 TOKENS = "tokens.png"

@@ -9,21 +9,23 @@ cannot be told apart, and are named together. Steps are found anew for each chan
             denominator, stale means, a denominator left out now and then, tokens that do not move
     one     beta; the scale of V, which is that of time
     some    V, and then only those of its entries that differ; beta Q^T K
+
+With several heads, or a perceptron, numbers could be fitted that are those of no code: only the
+changes without any are tried, a head or the perceptron left out among them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, plain_layers
-from meanfield_pde.errors import InputError
-from meanfield_pde.judging.codes import Code, Scheme, changed
+from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.judging.codes import Code, Scheme, changed, has_jumps
 from meanfield_pde.judging.fitting import (
     PROMISING,
     Fitted,
@@ -32,6 +34,7 @@ from meanfield_pde.judging.fitting import (
     fit_with_steps,
 )
 from meanfield_pde.judging.trajectories import Trajectories
+from meanfield_pde.judging.variants import variants
 
 # A change explains the tokens if it leaves at most this part of the defect of the equation.
 FITS = 0.05
@@ -65,7 +68,7 @@ class Cause:
 
 def find_cause(trajectories: Trajectories) -> Cause | None:
     """The smallest change that explains the tokens, or None."""
-    for search in (_plain, _one_number, _matrices):
+    for search in (_plain, _one_number, _matrices) if one_head(trajectories) else (_plain,):
         found = [one for one in search(trajectories) if one.left <= trajectories.limit]
         found = [one for one in found if one.left <= FITS * trajectories.defect]
         if found:
@@ -75,6 +78,12 @@ def find_cause(trajectories: Trajectories) -> Cause | None:
     return None
 
 
+def one_head(trajectories: Trajectories) -> list[Attention]:
+    """The heads of the layers, if each layer is one head; else none, and no number is fitted."""
+    layers = layers_of(trajectories.right.attention)
+    return [layer for layer in layers if isinstance(layer, Attention)]
+
+
 def _plain(trajectories: Trajectories) -> Iterator[Cause]:
     """Changes that fit no number."""
     right = trajectories.right
@@ -82,30 +91,10 @@ def _plain(trajectories: Trajectories) -> Iterator[Cause]:
     if still.any():
         name = f"{still.sum()} of {len(still)} tokens do not move"
         yield _stepped(trajectories, replace(right, frozen=still), name)
-    for name, code in _variants(right):
+    for name, code in variants(right):
         yield _stepped(trajectories, code, name)
-    if math.isfinite(right.attention.beta):
+    if not has_jumps(right.attention):
         yield from _faulty_steps(trajectories)
-
-
-def _variants(right: Code) -> Iterator[tuple[str, Code]]:
-    yield "a causal mask", replace(right, mask="causal")
-    yield "tokens that do not attend to themselves", replace(right, mask="no self")
-    yield (
-        "the projection v - <x, v> v in the place of v - <x, v> x",
-        replace(right, push="onto itself"),
-    )
-    yield "the projection v + <x, v> x in the place of v - <x, v> x", replace(right, push="plus")
-    yield "a projection with <x, v> summed over all tokens", replace(right, push="mixed")
-    if right.masses is not None:
-        yield "weights of the tokens that are left out", replace(right, masses=None)
-    for name, change in _CHANGES:
-        try:
-            attention = changed(right.attention, change)
-        except InputError:
-            continue
-        if not _same(attention, right.attention):
-            yield name, replace(right, attention=attention)
 
 
 def _stepped(trajectories: Trajectories, code: Code, name: str) -> Cause:
@@ -167,7 +156,7 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
     """Changes that fit one number: the scale of V, beta."""
     right = trajectories.right
     start = first_value(trajectories, right)
-    layers = plain_layers(right.attention)
+    layers = one_head(trajectories)
     value = layers[0].value
     scale = 1 + float((start * value).sum() / (value**2).sum())
     for guess in dict.fromkeys((scale, 1.0)):
@@ -208,7 +197,7 @@ def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
     """Changes that fit a matrix."""
     right = trajectories.right
     d = right.attention.dimension
-    layers = plain_layers(right.attention)
+    layers = one_head(trajectories)
     value = layers[0].value
     one_layer = len(layers) == 1
 
@@ -295,26 +284,3 @@ def _scaled_value(right: Code, factor: float) -> Code:
 
 def _with_beta(right: Code, log_factor: float) -> AttentionLike:
     return right.attention.with_beta(right.attention.beta * math.exp(log_factor))
-
-
-_CHANGES: tuple[tuple[str, Callable[[Attention], Attention]], ...] = (
-    (
-        "Q and K swapped, <x, B y> with B transposed",
-        lambda head: replace(head, query=head.key, key=head.query),
-    ),
-    ("V transposed", lambda head: replace(head, value=head.value.T)),
-    ("-V instead of V", lambda head: replace(head, value=-head.value)),
-    ("a softmax without its denominator", lambda head: replace(head, normalise=False)),
-    ("a softmax with its denominator", lambda head: replace(head, normalise=True)),
-    ("zero temperature", lambda head: head.with_beta(math.inf)),
-)
-
-
-def _same(one: AttentionLike, other: AttentionLike) -> bool:
-    return all(
-        a.beta == b.beta
-        and a.normalise == b.normalise
-        and np.allclose(a.key_query, b.key_query, rtol=0, atol=1e-12)
-        and np.allclose(a.value, b.value, rtol=0, atol=1e-12)
-        for a, b in zip(plain_layers(one), plain_layers(other), strict=True)
-    )

@@ -21,8 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.layers import AttentionLike, Layers, plain_layers, plain_pieces
-from meanfield_pde.judging.flow import Mask, token_means
+from meanfield_pde.attention.heads import Heads, Layer, heads_of, perceptron_of, pushing
+from meanfield_pde.attention.layers import AttentionLike, Layers, layers_of, pieces
+from meanfield_pde.judging.flow import Mask, token_means, token_push
+from meanfield_pde.judging.steppers import ORDERS, STEPPERS, tangent
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.tokens.code import Velocity, evolve
 
@@ -34,10 +36,6 @@ STEP_AT_ZERO = 0.01
 
 class TooCostlyError(Exception):
     """A hypothesis needs more evaluations than it is worth."""
-
-
-def _tangent(x: np.ndarray, push: np.ndarray) -> np.ndarray:
-    return push - (push * x).sum(axis=1, keepdims=True) * x
 
 
 def _whole(x: np.ndarray, push: np.ndarray) -> np.ndarray:
@@ -58,7 +56,7 @@ def _mixed(x: np.ndarray, push: np.ndarray) -> np.ndarray:
 
 
 PUSHES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "tangent": _tangent,
+    "tangent": tangent,
     "whole": _whole,
     "onto itself": _onto_itself,
     "plus": _plus,
@@ -130,10 +128,9 @@ class Code:
     @property
     def own_step(self) -> float:
         """Step of our own where errors cannot be controlled, at zero temperature."""
-        size = max(float(np.linalg.norm(one.value, 2)) for one in plain_layers(self.attention))
-        return STEP_AT_ZERO / max(size, 1e-300)
+        return STEP_AT_ZERO / max(*map(pushing, layers_of(self.attention)), 1e-300)
 
-    def velocity(self, head: Attention) -> Velocity:
+    def velocity(self, layer: Layer) -> Velocity:
         """The function that gives w; tangent if the flow itself is wanted."""
         push, exact, evaluations = PUSHES[self.push], self.scheme.name == "exact", 0
         still = None if self.frozen is None else self.frozen[:, None]
@@ -143,10 +140,9 @@ class Code:
             evaluations += 1
             if evaluations > MOST_EVALUATIONS:
                 raise TooCostlyError
-            mean = token_means(head, x, self.masses, self.mask)
-            moving = push(x, mean @ head.value.T)
+            moving = push(x, token_push(layer, x, self.masses, self.mask))
             if exact:
-                moving = _tangent(x, moving)
+                moving = tangent(x, moving)
             return moving if still is None else np.where(still, 0.0, moving)
 
         return velocity
@@ -154,7 +150,7 @@ class Code:
     def advance(self, x: np.ndarray, begin: float, end: float, first_step: int = 0) -> np.ndarray:
         """Positions at `end` of tokens at x at `begin`, after so many steps before."""
         scheme = self.scheme
-        if scheme.name == "exact" and math.isfinite(self.attention.beta):
+        if scheme.name == "exact" and not has_jumps(self.attention):
             return evolve(x, self.attention, [begin, end], self.velocity, tolerance=1e-8)[-1]
         if scheme.name == "exact":
             scheme = Scheme("heun", self.own_step)
@@ -165,8 +161,8 @@ class Code:
         if (scheme.hold, scheme.lag, scheme.skip, scheme.bare) != (1, 0, 0, 0):
             return _faulty_euler(self, scheme, x, steps, first_step)
         stepper = STEPPERS[scheme.name]
-        for head, start, stop in plain_pieces(self.attention, begin, end):
-            velocity = self.velocity(head)
+        for layer, start, stop in pieces(self.attention, begin, end):
+            velocity = self.velocity(layer)
             inside = [t for t in steps if start < t < stop - 1e-9 * (end - begin)]
             times = [start, *(t for t in inside if t > start + 1e-9 * (end - begin)), stop]
             for i in range(len(times) - 1):
@@ -180,19 +176,19 @@ def _faulty_euler(
     """Euler's steps with a fault of their own."""
     push = PUSHES[code.push]
     past = _past(code, scheme, x, steps) if first_step else [x]
-    mean = x
+    means: list[np.ndarray] = []
     for i, (start, stop) in enumerate(itertools.pairwise(steps)):
         number = first_step + i
-        head = plain_pieces(code.attention, start, stop)[0][0]
+        layer = pieces(code.attention, start, stop)[0][0]
         if scheme.bare and number % scheme.bare == scheme.bare - 1:
-            head = replace(head, normalise=False)
+            layer = changed_layer(layer, lambda head: replace(head, normalise=False))
         if i == 0 or number % scheme.hold == 0:
             sources = past[max(0, len(past) - 1 - scheme.lag)]
             if scheme.lag == 0:
-                mean = token_means(head, x, code.masses, code.mask)
+                means = [token_means(h, x, code.masses, code.mask) for h in heads_of(layer)]
             else:
-                mean = cross_means(head, x, sources, code.masses)
-        moved = x + (stop - start) * push(x, mean @ head.value.T)
+                means = [cross_means(h, x, sources, code.masses) for h in heads_of(layer)]
+        moved = x + (stop - start) * push(x, _pushed(layer, x, means))
         if code.frozen is not None:
             moved = np.where(code.frozen[:, None], x, moved)
         leave_out = scheme.skip and number % scheme.skip == scheme.skip - 1
@@ -201,10 +197,19 @@ def _faulty_euler(
     return normalised(x)
 
 
+def _pushed(layer: Layer, x: np.ndarray, means: list[np.ndarray]) -> np.ndarray:
+    """The sum of V m over the heads with these means, and the perceptron's g."""
+    perceptron = perceptron_of(layer)
+    push = np.zeros_like(x) if perceptron is None else perceptron.drift(x)
+    for head, mean in zip(heads_of(layer), means, strict=True):
+        push += mean @ head.value.T
+    return push
+
+
 def _past(code: Code, scheme: Scheme, x: np.ndarray, steps: list[float]) -> list[np.ndarray]:
     """Where tokens were before the first step, to first order in it."""
-    head = plain_pieces(code.attention, steps[0], steps[1])[0][0]
-    velocity = code.stepped(Scheme()).velocity(head)(x)
+    layer = pieces(code.attention, steps[0], steps[1])[0][0]
+    velocity = code.stepped(Scheme()).velocity(layer)(x)
     h = steps[1] - steps[0]
     return [normalised(x - j * h * velocity) for j in range(scheme.lag, -1, -1)]
 
@@ -217,75 +222,18 @@ def cross_means(
     return head.mean(x, sources, weights, tolerance=1e-12)
 
 
-def _euler(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:
-    return normalised(x + h * velocity(x))
-
-
-def _exponential(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:
-    v = _tangent(x, velocity(x))
-    speed = np.linalg.norm(v, axis=1, keepdims=True)
-    return normalised(np.cos(h * speed) * x + h * np.sinc(h * speed / np.pi) * v)
-
-
-def _two_stages(at: float, *, back: bool) -> Callable[[Velocity, np.ndarray, float], np.ndarray]:
-    """The method of order two whose second stage stands at this part of the step."""
-    second = 0.5 / at
-
-    def step(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:
-        first = velocity(x)
-        middle = x + at * h * first
-        after = velocity(normalised(middle) if back else middle)
-        return normalised(x + h * ((1 - second) * first + second * after))
-
-    return step
-
-
-def _rk4(*, back: bool) -> Callable[[Velocity, np.ndarray, float], np.ndarray]:
-    def put(x: np.ndarray) -> np.ndarray:
-        return normalised(x) if back else x
-
-    def step(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:
-        a = velocity(x)
-        b = velocity(put(x + h / 2 * a))
-        c = velocity(put(x + h / 2 * b))
-        d = velocity(put(x + h * c))
-        return normalised(x + h / 6 * (a + 2 * b + 2 * c + d))
-
-    return step
-
-
-STEPPERS: dict[str, Callable[[Velocity, np.ndarray, float], np.ndarray]] = {
-    "euler": _euler,
-    "layers": _euler,  # with the push "whole"
-    "exponential": _exponential,
-    "heun": _two_stages(1.0, back=True),
-    "heun, free stage": _two_stages(1.0, back=False),
-    "midpoint": _two_stages(0.5, back=True),
-    "midpoint, free stage": _two_stages(0.5, back=False),
-    "ralston": _two_stages(2 / 3, back=True),
-    "rk4": _rk4(back=True),
-    "rk4, free stages": _rk4(back=False),
-}
-ORDERS = dict.fromkeys(("euler", "layers", "exponential"), 1) | {
-    name: 4 if name.startswith("rk4") else 2
-    for name in STEPPERS
-    if name not in ("euler", "layers", "exponential")
-}
-TITLES = {
-    "euler": "Euler steps of {:.4g}",
-    "layers": "layers x + h V m of h = {:.4g}",
-    "exponential": "Euler steps of {:.4g} along great circles",
-    "heun": "Heun steps of {:.4g}",
-    "heun, free stage": "Heun steps of {:.4g}",
-    "midpoint": "midpoint steps of {:.4g}",
-    "midpoint, free stage": "midpoint steps of {:.4g}",
-    "ralston": "Ralston steps of {:.4g}",
-    "rk4": "Runge-Kutta steps of order 4 of {:.4g}",
-    "rk4, free stages": "Runge-Kutta steps of order 4 of {:.4g}",
-}
-
-
 def changed(attention: AttentionLike, change: Callable[[Attention], Attention]) -> AttentionLike:
-    """The attention with a change in every layer."""
-    layers = [change(head) for head in plain_layers(attention)]
+    """The attention with a change in every head of every layer."""
+    layers = [changed_layer(layer, change) for layer in layers_of(attention)]
     return Layers(layers, attention.duration) if isinstance(attention, Layers) else layers[0]
+
+
+def changed_layer(layer: Layer, change: Callable[[Attention], Attention]) -> Layer:
+    """The layer with a change in every head."""
+    heads = [change(head) for head in heads_of(layer)]
+    return Heads(heads, layer.perceptron) if isinstance(layer, Heads) else heads[0]
+
+
+def has_jumps(attention: AttentionLike) -> bool:
+    """Whether the velocity jumps somewhere: at zero temperature."""
+    return any(layer.zero_temperature for layer in layers_of(attention))

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from meanfield_pde.attention.layers import plain_pieces
+from meanfield_pde.attention.heads import heads_of
+from meanfield_pde.attention.layers import acting
 from meanfield_pde.errors import InputError, SolverError
-from meanfield_pde.judging.codes import TITLES, Code, Scheme, TooCostlyError
+from meanfield_pde.judging.codes import Code, Scheme, TooCostlyError
 from meanfield_pde.judging.flow import token_means
+from meanfield_pde.judging.steppers import TITLES
 from meanfield_pde.judging.trajectories import Trajectories
 from meanfield_pde.mesh.geometry import normalised
 
@@ -184,8 +186,7 @@ def first_value(trajectories: Trajectories, code: Code) -> np.ndarray:
         half = np.clip(length / 2, 0, 1)
         velocity = chord * (np.arcsin(half) / np.maximum(half, 1e-300)) / (end - begin)
         middle = normalised(x + y)
-        halfway = 0.5 * (begin + end)
-        head = plain_pieces(code.attention, halfway, halfway)[0][0]
+        (head,) = heads_of(acting(code.attention, 0.5 * (begin + end)))
         mean = token_means(head, middle, code.masses, code.mask)
         missing = velocity - _projected(middle, mean @ head.value.T)
         d = x.shape[1]

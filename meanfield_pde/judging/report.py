@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meanfield_pde.judging.comparison import TokenComparison
+from meanfield_pde.judging.verdict import TokenComparison
 
 
 def table(comparison: TokenComparison) -> str:

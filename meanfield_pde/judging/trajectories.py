@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from meanfield_pde.attention.layers import AttentionLike, Layers, plain_pieces
+from meanfield_pde.attention.layers import AttentionLike, Layers, pieces
 from meanfield_pde.errors import SolverError
-from meanfield_pde.judging.codes import ORDERS, TITLES, Code, Scheme, TooCostlyError
+from meanfield_pde.judging.codes import Code, Scheme, TooCostlyError, has_jumps
+from meanfield_pde.judging.steppers import ORDERS, TITLES
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.tokens.cloud import TokenCloud
 
@@ -139,7 +140,7 @@ class Trajectories:
 
     def adaptive(self) -> Fit | None:
         """A method with error control from scipy that the tokens are those of, if one is."""
-        if self.defect > LARGEST_ADAPTIVE or not math.isfinite(self.right.attention.beta):
+        if self.defect > LARGEST_ADAPTIVE or has_jumps(self.right.attention):
             return None
         for name, rtol in ADAPTIVE:
             for back in (False, True):
@@ -153,10 +154,10 @@ class Trajectories:
 
     def _solve_ivp(self, name: str, rtol: float, *, back: bool) -> np.ndarray | None:
         shape = self.tokens[0].shape
-        head, begin, end = plain_pieces(self.right.attention, self.times[0], self.times[-1])[0]
+        layer, begin, end = pieces(self.right.attention, self.times[0], self.times[-1])[0]
         if end < self.times[-1]:
             return None
-        velocity = self.right.stepped(Scheme("euler", 1.0)).velocity(head)
+        velocity = self.right.stepped(Scheme("euler", 1.0)).velocity(layer)
 
         def rate(_: float, y: np.ndarray) -> np.ndarray:
             x = y.reshape(shape)
@@ -225,7 +226,7 @@ class Trajectories:
 
     def _own_error(self, ends: np.ndarray) -> float:
         """What our own steps leave where there is no error control."""
-        if math.isfinite(self.right.attention.beta):
+        if not has_jumps(self.right.attention):
             return 0.0
         step = 2 * self.right.own_step
         other = self.ends(self.right.stepped(Scheme("heun", step)))

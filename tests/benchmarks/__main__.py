@@ -11,6 +11,7 @@ from tests.benchmarks import (
     adaptivity,
     attention,
     growth,
+    judging,
     noise,
     public_solvers,
     ranks,
@@ -46,6 +47,7 @@ def main() -> None:
         noise,
         saved_times,
         adaptivity,
+        judging,
     ):
         module.main()
     if not is_quick(__doc__):

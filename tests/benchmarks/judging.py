@@ -1,67 +1,209 @@
-"""Judging particle codes: p-values of right codes where no trajectories decide, on twelve settings.
+"""Judging particle codes: p-values of right codes, and how often planted faults are seen.
 
 Surface, beta 0.5, 5, 50, N = 200, 1000: right codes of many seeds at all times together, against
-one band of samples for each setting. `python -m tests.benchmarks.judging [--quick]`.
+one band of samples for each setting; seeds differ from setting to setting. Then planted faults at
+beta = 5: with trajectories, and from positions at the last time alone.
+`python -m tests.benchmarks.judging [--quick]`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
+from meanfield_pde import Attention, Solution, circle_mesh, solve, sphere_mesh
 from meanfield_pde.initial.sampling import sample_tokens
+from meanfield_pde.judging.band import densities_at, sampling_band
 from meanfield_pde.judging.features import features
-from meanfield_pde.judging.statistics import densities_at, sampling_band
+from meanfield_pde.judging.judgement import judge
 from meanfield_pde.support.threads import set_threads
+from meanfield_pde.tokens.cloud import TokenCloud
 from tests import oracles
 from tests.benchmarks.tables import Table, is_quick
 
 DENSITY = "1 + 0.5*x*y + 0.4*y - 0.3*x"
 TIMES = (1.0, 2.0)
+STEP = 0.01
+LEVEL = 0.01
+SURFACES = {2: "circle", 3: "sphere"}
 
 
-def p_values(d: int, beta: float, count: int, seeds: int, samples: int) -> np.ndarray:
-    """p-values of right codes, whose tokens are drawn and moved by plain numpy."""
+def matrices(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Query, key and value, none symmetric."""
     query, key, value = np.eye(d) + 0.4 * np.random.default_rng(d).normal(size=(3, d, d))
+    return query, key, value
+
+
+def solved(d: int, beta: float) -> Solution:
+    """The density."""
     mesh = circle_mesh(400) if d == 2 else sphere_mesh(1280)
-    attention = Attention(query, key, value, beta)
-    solution = solve(attention, mesh, DENSITY, until=TIMES[-1], save_at=TIMES[:-1])
+    attention = Attention(*matrices(d), beta)
+    return solve(attention, mesh, DENSITY, until=TIMES[-1], save_at=TIMES[:-1])
+
+
+def p_values(d: int, beta: float, count: int, seeds: Sequence[int], samples: int) -> np.ndarray:
+    """p-values of right codes, whose tokens are drawn and moved by plain numpy."""
+    solution = solved(d, beta)
     at = np.arange(len(solution.times))
     band = sampling_band(solution, at, count, samples=samples, seed=1, comm=MPI.COMM_SELF)
     quantiles, found = densities_at(solution, at), []
     masses = np.full(count, 1 / count)
-    for seed in range(seeds):
+    for seed in seeds:
         paths = [sample_tokens(DENSITY, count, seed, d)]
         steps = 40 if beta < 10 else 80
         for _ in TIMES:
-            matrices = (query, key, value, beta)
-            paths.append(oracles.characteristics(paths[-1], masses, *matrices, 1.0, steps))
+            paths.append(oracles.characteristics(paths[-1], masses, *matrices(d), beta, 1.0, steps))
         found.append(band.p_value(features(np.array(paths), None, quantiles)))
     return np.array(found)
 
 
-def main() -> None:
-    """Print the table."""
-    quick = is_quick(__doc__ or "")
-    set_threads(MPI.COMM_WORLD)
-    seeds, samples = (40, 499) if quick else (200, 2000)
+class Faulty:
+    """Euler's method in plain numpy, with one fault."""
+
+    def __init__(self, d: int, fault: str) -> None:
+        self.query, self.key, self.value = matrices(d)
+        self.fault, self.beta, self.number, self.stale = fault, 5.0, 0, np.zeros(0)
+        if fault == "one sign of V":
+            self.value[0, 1] *= -1
+        elif fault == "-V":
+            self.value *= -1
+        elif fault == "root of beta":
+            self.beta **= 0.5
+
+    def step(self, x: np.ndarray) -> np.ndarray:
+        """The tokens one step later."""
+        mean = self.mean(x)
+        if self.fault == "stale mean":
+            if self.number % 10 == 0:
+                self.stale = mean
+            mean = self.stale
+        self.number += 1
+        push = mean @ self.value.T
+        along = (push * x).sum(axis=1, keepdims=True)
+        move = push - along * (push if self.fault == "projection" else x)
+        if self.fault == "frozen third":
+            move[: len(x) // 3] = 0
+        x = x + {"twice the step": 2.0, "half the step": 0.5}.get(self.fault, 1.0) * STEP * move
+        return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
+
+    def mean(self, x: np.ndarray) -> np.ndarray:
+        """The softmax mean."""
+        count = len(x)
+        scores = self.beta * (x @ self.query.T) @ (x @ self.key.T).T
+        if self.fault == "causal mask":
+            scores[~np.tril(np.ones((count, count), dtype=bool))] = -np.inf
+        if self.fault == "no self":
+            np.fill_diagonal(scores, -np.inf)
+        if self.fault == "bare softmax" and self.number % 10 == 9:
+            return np.asarray(np.exp(scores) @ x / count)
+        kind = np.float16 if self.fault == "float16" else np.float64
+        weight = np.exp(scores - scores.max(axis=1, keepdims=True)).astype(kind)
+        total = weight.sum(axis=1, keepdims=True)
+        return np.asarray((weight @ x.astype(kind) / total).astype(float))
+
+
+# Each with how its cause begins; None where no cause is listed.
+FAULTS: dict[str, str | None] = {
+    "none": None,
+    "twice the step": "time runs 2 ",
+    "half the step": "time runs 0.5 ",
+    "one sign of V": "value[0][1] is",
+    "-V": "-V instead of V",
+    "projection": "the projection v - <x, v> v",
+    "causal mask": "a causal mask",
+    "root of beta": "beta (or the scale of query^T key)",
+    "bare softmax": "a softmax without its denominator in one step of 10",
+    "no self": "tokens that do not attend to themselves",
+    "stale mean": "a mean that is computed anew in every 10 steps only",
+    "frozen third": " of ",
+    "float16": None,
+    "uniform start": None,
+}
+
+
+def faulty(d: int, fault: str, count: int, seed: int) -> TokenCloud:
+    """Tokens of a code with a fault."""
+    if fault == "uniform start":
+        x = np.random.default_rng(seed).normal(size=(count, d))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+    else:
+        x = sample_tokens(DENSITY, count, 10_000 + seed, d)
+    code, saved = Faulty(d, fault), [x]
+    for _ in TIMES:
+        for _ in range(round(1 / STEP)):
+            x = code.step(x)
+        saved.append(x)
+    return TokenCloud(np.array([0.0, *TIMES]), np.array(saved))
+
+
+def show_p_values(counts: Sequence[int], seeds: int, samples: int) -> None:
+    """Of right codes."""
     table = Table(
         f"p-values of right codes, {seeds} seeds, {samples} samples",
         ("surface", "beta", "N", "p < 0.05", "p < 0.01", "mean p"),
     )
-    every = []
-    for count in (200,) if quick else (200, 1000):
-        for d, surface in ((2, "circle"), (3, "sphere")):
+    every: list[np.ndarray] = []
+    for count in counts:
+        for d, surface in SURFACES.items():
             for beta in (0.5, 5.0, 50.0):
-                found = p_values(d, beta, count, seeds, samples)
+                first = 1000 * len(every)
+                found = p_values(d, beta, count, range(first, first + seeds), samples)
                 every.append(found)
-                below = [f"{100 * (found < level).mean():.1f}%" for level in (0.05, 0.01)]
-                table.row(surface, beta, count, *below, f"{found.mean():.3f}")
-    whole = np.concatenate(every)
-    below = [f"{100 * (whole < level).mean():.1f}%" for level in (0.05, 0.01)]
-    table.row("all", "", "", *below, f"{whole.mean():.3f}")
+                table.row(surface, beta, count, *_below(found))
+    table.row("all", "", "", *_below(np.concatenate(every)))
+
+
+def _below(found: np.ndarray) -> tuple[str, str, str]:
+    below = [f"{100 * (found < level).mean():.1f}%" for level in (0.05, 0.01)]
+    return below[0], below[1], f"{found.mean():.3f}"
+
+
+def show_faults(counts: Sequence[int], seeds: int, samples: int) -> None:
+    """Which planted faults are flagged: by trajectories, and from the last time alone."""
+    table = Table(
+        f"planted faults, beta = 5, {seeds} seeds: flagged with trajectories, cause right, cause "
+        f"wrong; flagged from the last time alone (p < {LEVEL}, {samples} samples)",
+        ("surface", "N", "fault", "flagged", "right cause", "wrong cause", "last time alone"),
+    )
+    for d, surface in SURFACES.items():
+        solution = solved(d, 5.0)
+        first, last = (np.array([i]) for i in (0, len(TIMES)))
+        for count in counts:
+            bands = [sampling_band(solution, at, count, samples=samples) for at in (first, last)]
+            quantiles = [densities_at(solution, at) for at in (first, last)]
+            for fault, cause in FAULTS.items():
+                flagged = right = wrong = alone = 0
+                for seed in range(seeds):
+                    cloud = faulty(d, fault, count, seed)
+                    found = judge(cloud, solution.attention)
+                    assert found is not None
+                    starts, ends = (
+                        bands[k].p_value(features(cloud.tokens[i][None], None, quantiles[k]))
+                        for k, i in ((0, 0), (1, -1))
+                    )
+                    flagged += not found.right or starts < LEVEL
+                    alone += ends < LEVEL
+                    if found.cause is not None:
+                        fits = cause is not None and cause in found.cause.name
+                        right += fits
+                        wrong += not fits
+                table.row(surface, count, fault, *map(_of(seeds), (flagged, right, wrong, alone)))
+
+
+def _of(seeds: int) -> Callable[[int], str]:
+    return lambda number: f"{number}/{seeds}"
+
+
+def main() -> None:
+    """Print the tables."""
+    quick = is_quick(__doc__ or "")
+    set_threads(MPI.COMM_WORLD)
+    counts, seeds, samples = ((200,), 40, 499) if quick else ((200, 1000), 200, 2000)
+    show_faults(counts, 3 if quick else 20, 499 if quick else 999)
+    show_p_values(counts, seeds, samples)
 
 
 if __name__ == "__main__":

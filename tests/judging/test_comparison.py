@@ -17,9 +17,10 @@ from scipy.integrate import solve_ivp
 from meanfield_pde import Attention, InputError, Uniform, circle_mesh, solve, sphere_mesh
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.judging import report as token_report
+from meanfield_pde.judging.band import densities_at, sampling_band
 from meanfield_pde.judging.comparison import common_times, compare_tokens
 from meanfield_pde.judging.features import features
-from meanfield_pde.judging.statistics import densities_at, sample_cells, sampling_band
+from meanfield_pde.judging.samples import sample_cells
 from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens
 
@@ -146,6 +147,7 @@ def test_an_unknown_fault_is_given_no_name(solution, band):
     assert found.verdict.startswith("deviates, cause unknown: ")
 
 
+@pytest.mark.slow
 def test_half_precision_is_no_rounding_in_single(solution, band):
     found = compare_tokens(
         solution, euler(initial(), lambda y: velocity(y, dtype=np.float16)), band=band
@@ -160,6 +162,7 @@ def test_other_initial_tokens_are_told_from_a_wrong_code(solution, band):
     assert found.p_value < 0.01
 
 
+@pytest.mark.slow
 def test_without_numbers_and_at_one_time(solution, band):
     cloud = adaptive(initial())
     generator = np.random.default_rng(0)
@@ -184,6 +187,7 @@ def p_values(seeds):
     return np.array([band.p_value(features(one.tokens, None, quantiles)) for one in clouds])
 
 
+@pytest.mark.slow
 def test_p_values_of_right_codes_are_uniform():
     found = np.sort(p_values(range(24)))
     # Largest distance from the uniform law, beyond which 1% of 24 are (Kolmogorov).
@@ -308,6 +312,7 @@ def test_commands(main, write_case, tmp_path, capfd):
     assert main("compare", tmp_path, file)[0] == 2
 
 
+@pytest.mark.slow
 def test_json_of_compare(command, write_case, tmp_path):
     case = write_case(CASE)
     assert command("run", case, "--quiet", "--output", tmp_path / "out").returncode == 0
@@ -333,6 +338,7 @@ def test_the_verdict_comes_first(solution, band):
         assert one.low <= one.value <= one.high
 
 
+@pytest.mark.slow
 def test_weighted_tokens_on_the_sphere():
     query, key = np.eye(3) + 0.3 * np.random.default_rng(0).normal(size=(2, 3, 3))
     head = Attention(query, key, np.diag([1.5, 0.5, -0.2]), 3.0)

@@ -1,24 +1,12 @@
-"""How far N tokens are from a density by chance: one p-value, from samples of the density itself.
+"""How far N tokens are from a density by chance: samples of the density itself.
 
 A sample is N independent points of the density at its first time, moved by the reference code: were
 samples drawn anew at each time, what the mean field makes of their fluctuations would be missing.
-
-The p-value is a rank. Let T_0 be a number computed from the features of the tokens, T_s the same
-for sample s, by a rule that treats all S + 1 clouds alike. If the tokens are a sample like the
-others, each rank of T_0 is equally likely, whatever the law of the features is, so that
-
-    p = (1 + #{s: T_s >= T_0}) / (S + 1)
-
-is uniform. The rule: for each time, sliced W_1 and W_2 and the moments of each degree, the latter
-by their Mahalanobis distance from the mean of all S + 1; likewise all moments of degree 1 and 2 at
-all times together. Each of these is given the tail probability of a gamma law of its mean and
-variance, and T = log of the sum of their inverses, which is large as soon as one of them is small.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,20 +16,13 @@ from typing import Protocol
 from mpi4py import MPI
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
-from scipy.stats import gamma
 
-from meanfield_pde.attention.layers import AttentionLike, plain_layers
-from meanfield_pde.judging.features import (
-    DEGREES,
-    Features,
-    density_quantiles,
-    features,
-    harmonics_of_degree,
-)
-from meanfield_pde.judging.flow import follow_samples
+from meanfield_pde.attention.heads import heads_of, perceptron_of
+from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.judging.features import Features, density_quantiles, features
+from meanfield_pde.judging.samples import follow_samples, sample_cells
+from meanfield_pde.judging.statistic import rank
 from meanfield_pde.mesh.cells import Cells
-from meanfield_pde.mesh.geometry import geodesic_distance, normalised
 from meanfield_pde.support.files import replace_file
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.wasserstein import wasserstein
@@ -52,9 +33,6 @@ MOST_TOKENS = 1000
 # Samples for which W_1 itself is computed, beside the sliced one, and the times for that.
 TRANSPORTED = {2: 8, 3: 1}
 TRANSPORT_TIMES = 3
-# The moments at all times together are judged by their principal directions, one for so many
-# samples.
-SAMPLES_PER_DIRECTION = 20
 _BLOCK = 64
 _RTOL = 1e-3
 
@@ -65,6 +43,10 @@ class Densities(Protocol):
     @property
     def attention(self) -> AttentionLike:
         """What drove it."""
+
+    @property
+    def noise(self) -> float:
+        """Strength of the noise."""
 
     @property
     def dimension(self) -> int:
@@ -119,8 +101,7 @@ class SamplingBand:
     def p_value(self, observed: Features, at: np.ndarray | None = None) -> float:
         """The p-value of tokens with these features, from some of the times or all of them."""
         chosen = np.arange(len(self.times)) if at is None else at
-        statistic = _statistic(_pooled(observed, self.features).at(chosen))
-        return float((1 + (statistic[1:] >= statistic[0]).sum()) / len(statistic))
+        return rank(observed.at(chosen), self.features.at(chosen))
 
     def since(self, observed: Features, level: float) -> float | None:
         """The first time whose features alone have a p-value below the level; None if none has."""
@@ -186,53 +167,37 @@ def sampling_band(
     ratios = np.zeros(0)
     with shared_errors(comm):
         for number in range(comm.rank, len(blocks), comm.size):
-            start = np.stack(
-                [
-                    sample_cells(np.random.default_rng([seed, int(s)]), *first, count)
-                    for s in blocks[number]
-                ]
-            )
-            paths = follow_samples(start, result.attention, times, weights, done)[:, chosen]
+            drawn = [np.random.default_rng([seed, int(s)]) for s in blocks[number]]
+            start = np.stack([sample_cells(one, *first, count) for one in drawn])
+            paths = follow_samples(
+                start,
+                result.attention,
+                times,
+                weights,
+                noise=result.noise,
+                # Seeds below 2^31; those above are for other uses.
+                seeds=(blocks[number] + 7919 * seed) % 2**31,
+                done=done,
+            )[:, chosen]
             found[number] = features(paths, weights, quantiles)
             if number == 0:
                 ratios = _ratios(result, at, paths, weights, found[0])
-    every = {i: one for part in comm.allgather(found) for i, one in part.items()}
-    distances = np.concatenate([every[i].distances for i in range(len(blocks))])
-    moments = np.concatenate([every[i].moments for i in range(len(blocks))])
+    every = _gathered(found, comm)
     if scale < 1:
-        distances *= scale
-        moments = moments.mean(axis=0) + scale * (moments - moments.mean(axis=0))
+        mean = every.moments.mean(axis=0)
+        every = Features(every.distances * scale, mean + scale * (every.moments - mean))
     ratio = comm.bcast(ratios)
-    return SamplingBand(key, result.times[at], Features(distances, moments), ratio)
+    return SamplingBand(key, result.times[at], every, ratio)
 
 
-def power(
-    result: Densities,
-    at: np.ndarray,
-    attention: AttentionLike,
-    band: SamplingBand,
-    count: int,
-    level: float,
-    *,
-    trials: int = 40,
-) -> float:
-    """How often N tokens moved by another attention have a p-value below the level."""
-    times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
-    first = result.cells_at(0), result.measure(0).masses
-    start = np.stack(
-        [
-            # Seeds that no band uses: those have two numbers.
-            sample_cells(np.random.default_rng([0, 0, i]), *first, count)
-            for i in range(trials)
-        ]
+def _gathered(found: dict[int, Features], comm: MPI.Comm) -> Features:
+    """The features of all samples, from their blocks on all ranks. Collective."""
+    every = {i: one for part in comm.allgather(found) for i, one in part.items()}
+    blocks = [every[i] for i in range(len(every))]
+    return Features(
+        np.concatenate([one.distances for one in blocks]),
+        np.concatenate([one.moments for one in blocks]),
     )
-    paths = follow_samples(start, attention, times)[:, np.searchsorted(times, result.times[at])]
-    found = features(paths, None, densities_at(result, at))
-    seen = [
-        band.p_value(Features(one, moments)) < level
-        for one, moments in zip(found.distances, found.moments, strict=True)
-    ]
-    return float(np.mean(seen))
 
 
 def band_key(
@@ -246,9 +211,17 @@ def band_key(
 ) -> str:
     """What a band belongs to, as a hash."""
     digest = hashlib.sha256()
-    matrices = [m for head in plain_layers(result.attention) for m in (head.key_query, head.value)]
+    arrays: list[np.ndarray] = []
+    for layer in layers_of(result.attention):
+        for head in heads_of(layer):
+            arrays += [head.key_query, head.value, np.array([head.beta])]
+        if (perceptron := perceptron_of(layer)) is not None:
+            arrays += [perceptron.weights_in, perceptron.bias_in]
+            arrays += [perceptron.weights_out, perceptron.bias_out]
+            arrays.append(np.frombuffer(perceptron.activation.encode(), dtype=np.uint8))
+    duration = getattr(result.attention, "duration", 0.0)
     numbers = [
-        np.array([result.attention.beta, count, samples, seed, result.attention.normalise]),
+        np.array([result.noise, duration, count, samples, seed, result.attention.normalise]),
         result.times[at],
         result.times[:1],
         result.measure(0).masses,
@@ -257,7 +230,7 @@ def band_key(
             for i in at
             for one in (result.measure(int(i)).points, result.measure(int(i)).masses)
         ),
-        *matrices,
+        *arrays,
         *([] if weights is None else [weights]),
     ]
     for array in numbers:
@@ -276,23 +249,6 @@ def read_band(path: Path, key: str) -> SamplingBand | None:
         return SamplingBand(key, arrays["times"], found, arrays["ratio"])
     except (OSError, ValueError, KeyError):
         return None  # whatever is there, it is not a band, and made again
-
-
-def sample_cells(
-    generator: np.random.Generator, cells: Cells, masses: np.ndarray, count: int
-) -> np.ndarray:
-    """N independent points of a density that is constant in each cell, N x d."""
-    chosen = generator.choice(len(masses), count, p=masses / masses.sum())
-    corners = cells.vertices[chosen]
-    if corners.shape[-1] == 2:
-        share = generator.random(count)
-        length = geodesic_distance(corners[:, 0], corners[:, 1])
-        ends = np.stack([np.sin((1 - share) * length), np.sin(share * length)], axis=1)
-        return normalised(np.einsum("nk,nkd->nd", ends, corners))
-    # Uniform in the flat triangle and put on the sphere, which is uniform up to O(h^2).
-    root, share = np.sqrt(generator.random((count, 1))), generator.random((count, 1))
-    barycentric = np.concatenate([1 - root, root * (1 - share), root * share], axis=1)
-    return normalised(np.einsum("nk,nkd->nd", barycentric, corners))
 
 
 def _ratios(
@@ -316,50 +272,3 @@ def _ratios(
         ]
         ratio.append(sum(exact) / sliced.distances[:count, k, 0].sum())
     return np.interp(times, times[chosen], ratio)
-
-
-def _pooled(observed: Features, samples: Features) -> Features:
-    return Features(
-        np.concatenate([observed.distances[None], samples.distances]),
-        np.concatenate([observed.moments[None], samples.moments]),
-    )
-
-
-def _statistic(pooled: Features) -> np.ndarray:
-    """T of every cloud, the first of which is that of the tokens."""
-    count, times = pooled.distances.shape[:2]
-    dimension = 2 if pooled.moments.shape[-1] == 2 * len(DEGREES) else 3
-    scores = [pooled.distances[:, k, i] for k in range(times) for i in range(2)]
-    ends = np.cumsum([0, *(harmonics_of_degree(dimension, degree) for degree in DEGREES)])
-    for k in range(times):
-        for begin, end in itertools.pairwise(ends):
-            scores.append(_mahalanobis(pooled.moments[:, k, begin:end]))
-    if times > 1:
-        low = pooled.moments[..., : ends[2]].reshape(count, -1)
-        scores.append(_mahalanobis(low, max(1, count // SAMPLES_PER_DIRECTION)))
-    return logsumexp([-_log_tail(score) for score in scores], axis=0)
-
-
-def _mahalanobis(values: np.ndarray, most: int | None = None) -> np.ndarray:
-    """Squared distances from the mean in units of the covariance, in its first directions."""
-    centred = values - values.mean(axis=0)
-    scale = np.maximum(centred.std(axis=0), 1e-300)
-    left, size, _ = np.linalg.svd(centred / scale, full_matrices=False)
-    kept = size > 1e-9 * max(float(size[0]), 1e-300)
-    if most is not None:
-        kept[most:] = False
-    return len(values) * (left[:, kept] ** 2).sum(axis=1)
-
-
-def _log_tail(values: np.ndarray) -> np.ndarray:
-    """Logarithm of the tail probabilities under the gamma law of their mean and variance."""
-    mean, variance = float(values.mean()), float(values.var())
-    if not (mean > 0 and variance > 1e-24 * mean**2):  # all alike, such as zero: no information
-        return np.zeros(len(values))
-    shape = mean**2 / variance
-    x = values * (mean / variance)
-    with np.errstate(divide="ignore"):
-        exact = gamma.logsf(x, shape)
-        # Where the probability itself is too small for a double.
-        asymptotic = (shape - 1) * np.log(np.maximum(x, 1e-300)) - x - gammaln(shape)
-    return np.where(np.isfinite(exact), exact, asymptotic)

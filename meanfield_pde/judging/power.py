@@ -1,0 +1,63 @@
+"""What N tokens can tell where no trajectories decide: how often faults have a small p-value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.judging.band import Densities, SamplingBand, densities_at
+from meanfield_pde.judging.codes import changed
+from meanfield_pde.judging.features import Features, features
+from meanfield_pde.judging.samples import follow_samples, sample_cells
+
+
+def power_of_faults(
+    result: Densities, at: np.ndarray, band: SamplingBand, count: int, level: float
+) -> tuple[tuple[str, float], ...]:
+    """Faults of a stated size, and how often N tokens show them at these times."""
+    attention = result.attention
+    faults: list[tuple[str, AttentionLike]] = []
+    for name, factor in (("V too large by 20%", 1.2), ("by half", 1.5)):
+
+        def larger(head: Attention, factor: float = factor) -> Attention:
+            return replace(head, value=factor * head.value)
+
+        faults.append((name, changed(attention, larger)))
+    if 0 < attention.beta < math.inf:  # not where that of heads differs
+        faults.append(("half of beta", attention.with_beta(attention.beta / 2)))
+    return tuple((name, power(result, at, other, band, count, level)) for name, other in faults)
+
+
+def power(
+    result: Densities,
+    at: np.ndarray,
+    attention: AttentionLike,
+    band: SamplingBand,
+    count: int,
+    level: float,
+    *,
+    trials: int = 40,
+) -> float:
+    """How often N tokens moved by another attention have a p-value below the level."""
+    times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
+    first = result.cells_at(0), result.measure(0).masses
+    start = np.stack(
+        [
+            # Seeds that no band uses: those have two numbers.
+            sample_cells(np.random.default_rng([0, 0, i]), *first, count)
+            for i in range(trials)
+        ]
+    )
+    paths = follow_samples(
+        start, attention, times, noise=result.noise, seeds=2**31 + np.arange(trials)
+    )[:, np.searchsorted(times, result.times[at])]
+    found = features(paths, None, densities_at(result, at))
+    seen = [
+        band.p_value(Features(one, moments)) < level
+        for one, moments in zip(found.distances, found.moments, strict=True)
+    ]
+    return float(np.mean(seen))
