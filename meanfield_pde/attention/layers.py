@@ -148,28 +148,6 @@ def single(attention: AttentionLike, what: str) -> Attention:
     return layers[0]
 
 
-def plain_layers(attention: AttentionLike) -> Sequence[Attention]:
-    """The layers, for what knows one head in each of them; InputError otherwise."""
-    found = []
-    for layer in layers_of(attention):
-        if isinstance(layer, Heads):
-            raise InputError("this knows layers of one head alone, without a perceptron")
-        found.append(layer)
-    return found
-
-
-def plain_pieces(
-    attention: AttentionLike, start: float, until: float
-) -> list[tuple[Attention, float, float]]:
-    """`pieces` of layers of one head."""
-    plain_layers(attention)
-    return [
-        (layer, begin, end)
-        for layer, begin, end in pieces(attention, start, until)
-        if isinstance(layer, Attention)
-    ]
-
-
 def from_arrays(
     arrays: Mapping[str, Any],
     beta: float | Sequence[float],

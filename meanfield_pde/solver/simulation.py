@@ -242,7 +242,6 @@ class Simulation:
             rejected=self.evolution.rejected,
             wall_time=self.wall_time,
             tolerance=self.equation.settings.tolerance,
-            noise=self.equation.noise,
             mesh=self.volumes.mesh,
         )
 
