@@ -94,10 +94,9 @@ def limit(options: argparse.Namespace) -> None:
         return json.dumps(found.describe(), indent=2) if options.json else found.report()
 
     def write(text: str) -> None:
-        try:
-            replace_text(options.output, text + "\n")
-        except OSError as error:
-            raise InputError(f"{options.output}: cannot be written ({error.strerror})") from None
+        if not options.output.parent.is_dir():
+            raise InputError(f"{options.output}: there is no folder {options.output.parent}")
+        replace_text(options.output, text + "\n")
 
     text = on_root(MPI.COMM_WORLD, describe)
     if options.output is None:

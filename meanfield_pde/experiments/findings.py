@@ -15,12 +15,9 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
         phases: of the run.
     """
     lines = [str(phase) for phase in phases]
-    least = summary.get("least_distances", {})
-    if least:
-        shown = [
-            f"{_name(key)} {one['value']:.4g} at t = {one['time']:g}" for key, one in least.items()
-        ]
-        lines.append(f"least distances: {', '.join(shown)}")
+    for key, one in summary.get("least_distances", {}).items():
+        if one["value"] > 0:  # both start from the same density
+            lines.append(f"least {_name(key)}: {one['value']:.4g}, at t = {one['time']:g}")
     predicted = summary["limit"].get("lifetime")
     lived = phases.lifetime
     if lived is not None and isinstance(predicted, float):
