@@ -170,7 +170,8 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
         cause = Cause(
             name, fitted.size, fitted.title, (_number("time or value", factor, error, 1.0),)
         )
-        yield cause
+        if abs(factor - 1) > max(DIFFERS, 2 * error):
+            yield cause
         if cause.left <= trajectories.limit:
             break
     beta = right.attention.beta
@@ -190,7 +191,8 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
     error = other * float(fitted.errors[0])
     name = f"beta (or the scale of query^T key) is {other:.4g} ± {_error(error)}, the case has "
     name += f"{beta:g}{_meaning(other, beta, len(layers[0].query))}"
-    yield Cause(name, fitted.size, fitted.title, (_number("beta", other, error, beta),))
+    if abs(other - beta) > max(DIFFERS * beta, 2 * error):
+        yield Cause(name, fitted.size, fitted.title, (_number("beta", other, error, beta),))
 
 
 def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
@@ -216,11 +218,10 @@ def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
     start = first_value(trajectories, right).ravel()
     best = fit_with_steps(trajectories, Parameters(start, lambda p: code(p, every)))
     if best.size <= trajectories.limit:
-        entries = every
-        differs = np.abs(best.values) > np.maximum(
-            2 * best.errors, DIFFERS * max(float(np.abs(value).max()), 1e-300)
-        )
-        if 0 < differs.sum() < d * d:
+        entries, differs = every, _differing(best, value)
+        if not differs.any():  # what is left to rounding in half precision, say, is no other V
+            return
+        if not differs.all():
             few = np.flatnonzero(differs)
             fewer = fit_with_steps(
                 trajectories, Parameters(best.values[few], lambda p: code(p, few))
@@ -241,7 +242,14 @@ def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
         return replace(right, attention=head)
 
     best = fit_with_steps(trajectories, Parameters(np.zeros(d * d), scores))
-    yield _entries("(key^T query)", best, np.arange(d * d), key_query.ravel(), d)
+    if _differing(best, key_query).any():
+        yield _entries("(key^T query)", best, np.arange(d * d), key_query.ravel(), d)
+
+
+def _differing(best: Fitted, matrix: np.ndarray) -> np.ndarray:
+    """Which entries were changed by more than their intervals, and by more than a trifle."""
+    trifle = DIFFERS * max(float(np.abs(matrix).max()), 1e-300)
+    return np.abs(best.values) > np.maximum(2 * best.errors, trifle)
 
 
 def _entries(name: str, best: Fitted, entries: np.ndarray, base: np.ndarray, d: int) -> Cause:

@@ -120,7 +120,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+QUICK = ("sign", "causal")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS],
+)
 def test_planted_faults_are_named(solution, band, fault):
     make, name = FAULTS[fault]
     found = compare_tokens(solution, make(initial()), band=band)
@@ -129,6 +135,7 @@ def test_planted_faults_are_named(solution, band, fault):
     assert found.cause.name.startswith(name), found.verdict
 
 
+@pytest.mark.slow
 def test_fitted_numbers(solution, band):
     found = compare_tokens(solution, FAULTS["sign"][0](initial()), band=band)
     (entry,) = found.cause.fitted
@@ -213,6 +220,7 @@ def test_the_band_is_kept(solution, tmp_path):
     assert file.stat().st_mtime_ns > written
 
 
+@pytest.mark.slow
 def test_zero_temperature(solution):
     head = HEAD.with_beta(np.inf)
     cold = solve(head, circle_mesh(100), DENSITY, until=1.0, save_at=[0.5])
@@ -223,6 +231,7 @@ def test_zero_temperature(solution):
     assert not found.agrees
 
 
+@pytest.mark.slow
 @pytest.mark.parallel([1, 2])
 def test_ranks_agree(tmp_path_factory):
     comm = MPI.COMM_WORLD

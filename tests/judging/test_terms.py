@@ -97,7 +97,13 @@ def test_right_codes_agree(name):
     assert "Euler steps of 0.02 explain" in found.verdict
 
 
-@pytest.mark.parametrize("name", WRONG)
+QUICK = ("layers swapped", "denominator")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in WRONG],
+)
 def test_wrong_codes_deviate(name):
     attention, rate, cause = WRONG[name]
     found = judged(attention, rate)
