@@ -75,6 +75,7 @@ def settle_cache() -> None:
             return
         importlib.import_module("numba").config.CACHE_DIR = str(folder)
         os.environ["NUMBA_CACHE_DIR"] = str(folder)
+        os.environ.setdefault("MPLCONFIGDIR", str(folder / "matplotlib"))  # would warn
     compile_alone = dispatcher.Dispatcher.compile
     if not hasattr(compile_alone, "in_turn"):
         dispatcher.Dispatcher.compile = _in_turn(compile_alone)
