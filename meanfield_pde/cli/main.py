@@ -159,7 +159,7 @@ def _report(message: str, debug: bool) -> None:
         traceback.print_exc()
     line = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
     if len(line) > LONGEST_LINE:  # the end may hold the remedy
-        line = f"{line[: LONGEST_LINE - 110]} ... {line[-105:]}"
+        line = f"{line[: LONGEST_LINE - 75]} ... {line[-70:]}"
     print(f"meanfield-pde: {line}", file=sys.stderr, flush=True)
 
 

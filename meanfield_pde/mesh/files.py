@@ -210,10 +210,11 @@ def _read_dataset(path: Path, where: str, reference: str) -> np.ndarray:
         with h5py.File(data, "r") as file:
             node = file.get(dataset) if dataset else None
             if not isinstance(node, h5py.Dataset) or node.dtype.kind not in "iuf":
-                raise InputError(f"refers to {reference}, which holds no numbers")
-            return read_array(node)
-    except InputError as error:
-        raise InputError(f"{where}: {data}: {error}") from None
+                raise InputError(f"{where} refers to {reference}, which holds no numbers")
+            try:
+                return read_array(node)
+            except InputError as error:
+                raise InputError(f"{where}: {data}: {error}") from None
     except OSError as error:
         raise InputError(f"{where}: {data} is damaged or not HDF5: {error}") from error
 

@@ -23,7 +23,7 @@ def test_the_circle(drawn: list[Figure], main: Main, write_case: Write, tmp_path
     result = read_result(out)
     angle = np.degrees(np.arctan2(result.points[:, 1], result.points[:, 0]))
     order = np.argsort(angle)
-    (figure,) = drawn
+    figure = drawn[0]
     history, profile = figure.axes[:2]
     # The heat map: a column for each time, in which each cell has its own density.
     (image,) = history.collections
@@ -67,7 +67,7 @@ def test_the_sphere(drawn: list[Figure], main: Main, write_case: Write, tmp_path
     case = write_case(SPHERE)
     assert main("run", case, "--until", 2, "--quiet", "--output", out) == (0, "")
     result = read_result(out)
-    (figure,) = drawn
+    figure = drawn[0]
     x, y = mollweide.project(result.points)
     axis = ProjectionLimit(result.attention).basis[:, 0]
     for panel, time in zip(figure.axes, range(3), strict=False):
