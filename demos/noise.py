@@ -1,13 +1,16 @@
-"""Noise against attraction: how ordered tokens stay on the circle.
+# %% [markdown]
+# # Noise against attraction
+#
+# Noise against attraction: how ordered tokens stay on the circle.
+#
+#     python demos/noise.py [--short]        (also under mpiexec)
+#
+# At beta = 0 and V = I all tokens attend to their mean, and with noise of strength sigma the
+# density is that of Kuramoto's oscillators: it tends to exp(r cos(theta) / sigma), whose order r =
+# |∫ x dmu| solves r = I_1(r / sigma) / I_0(r / sigma) below sigma = 1/2, and is zero above. The
+# figure is in results/demos/.
 
-    python demos/noise.py [--short]        (also under mpiexec)
-
-At beta = 0 and V = I all tokens attend to their mean, and with noise of strength sigma the density
-is that of Kuramoto's oscillators: it tends to exp(r cos(theta) / sigma), whose order r = |∫ x dmu|
-solves r = I_1(r / sigma) / I_0(r / sigma) below sigma = 1/2, and is zero above. The figure is in
-results/demos/.
-"""
-
+# %%
 import argparse
 from pathlib import Path
 
@@ -30,11 +33,11 @@ def order(strength: float) -> float:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Noise against attraction.")
     parser.add_argument("--short", action="store_true", help="a coarse mesh, and two strengths")
     short = parser.parse_args(arguments).short
 
-    mesh = circle_mesh(120 if short else 320)
+    mesh = circle_mesh(160 if short else 320)
     attention = Attention(query=np.eye(2), key=np.eye(2), value=np.eye(2), beta=0)
     strengths = (0.15, 0.2) if short else (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.6)
     numbers: dict[str, float] = {}

