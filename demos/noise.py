@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     numbers: dict[str, float] = {}
     solutions = []
     for strength in strengths:
-        until = 10.0 if short else 40.0
+        until = 20.0 if short else 40.0
         solution = solve(attention, mesh, "exp(x)", until=until, save_every=1.0, noise=strength)
         solutions.append(solution)
         numbers[f"sigma {strength:g}: order"] = solution.history["mean_x"][-1]

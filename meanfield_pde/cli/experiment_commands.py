@@ -36,7 +36,7 @@ def add_experiments(command: Command) -> None:
     timing.add_argument("--until", type=number, metavar="T", help="when to give up a measurement")
 
     changing = command("transition", transition, "stationary states against the strength of noise")
-    changing.add_argument("case", type=Path, metavar="CASE.toml")
+    changing.add_argument("case", type=path, metavar="CASE.toml")
     changing.add_argument(
         "--strength", type=number, nargs="+", required=True, metavar="S", help="of the noise"
     )

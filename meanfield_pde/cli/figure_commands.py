@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-from pathlib import Path
 
 from mpi4py import MPI
 
-from meanfield_pde.cli.arguments import Command, number
+from meanfield_pde.cli.arguments import Command, number, path
 from meanfield_pde.experiments.redraw import draw_figures
 from meanfield_pde.figures.animation import animate
 from meanfield_pde.results.folder import read_result
@@ -22,7 +21,7 @@ FORMATS = ("png", "pdf", "svg")
 def add_figures(command: Command) -> None:
     """Add the command to the parser that `command` adds to."""
     draw = command("plot", plot, "draw the figures of a run, a sweep or lifetimes again")
-    draw.add_argument("result", type=Path, metavar="DIR")
+    draw.add_argument("result", type=path, metavar="DIR")
     draw.add_argument("--format", choices=FORMATS, default="png", help="of the files, default png")
     draw.add_argument(
         "--times", type=number, nargs="+", default=(), metavar="T", help="of the densities drawn"

@@ -231,7 +231,6 @@ def test_zero_temperature(solution):
     assert not found.agrees
 
 
-@pytest.mark.slow
 @pytest.mark.parallel([1, 2])
 def test_ranks_agree(tmp_path_factory):
     comm = MPI.COMM_WORLD
