@@ -33,7 +33,7 @@ def plot(options: argparse.Namespace) -> None:
     """Draw the figures of a folder."""
     comm = MPI.COMM_WORLD
     drawn = on_root(comm, lambda: draw_figures(options.result, options.format, options.times))
-    for path in drawn:
-        LOG.info("%s", path)
+    for one in drawn:
+        LOG.info("%s", one)
     if options.animate:
         LOG.info("%s", on_root(comm, lambda: animate(read_result(options.result))))
