@@ -16,8 +16,8 @@ LOG = logging.getLogger("meanfield_pde")
 # A run of more steps than this does not end: at ten microseconds a step it takes three hours, on a
 # mesh of any use weeks to years.
 MOST_STEPS = 1e9
-# Peak memory of each rank in bytes: what the program takes, and for each cell of the whole mesh,
-# as `python -m tests.benchmarks.growth` measures it; rank 0 makes the mesh and holds the most.
+# Peak memory of a rank in bytes, an estimate: what the program takes, and for each cell of a mesh,
+# from `python -m tests.benchmarks.growth` on one rank; rank 0 makes the mesh and holds the most.
 BYTES_AT_REST, BYTES_PER_CELL = 2.5e8, 1.6e3
 
 
