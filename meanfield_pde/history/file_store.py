@@ -131,6 +131,7 @@ class FileStore(Store):
         return next(_records(self._journal, begin))
 
     def _fold(self) -> None:
+        self._comm.barrier()  # a rank that still reads would find its journal gone
         on_root(self._comm, self._replace)
         self._records, self._folded = [], len(self.times)
 

@@ -14,10 +14,11 @@ import sys
 from tests.benchmarks.tables import Table, is_quick
 
 WORKER = """
-import sys, time, resource
+import sys, time
 import numpy as np
 from meanfield_pde import Attention, sphere_mesh
 from meanfield_pde.solver.simulation import Simulation
+from meanfield_pde.support.memory import peak_memory
 cells, beta = int(sys.argv[1]), float(sys.argv[2])
 one = np.eye(3)
 started = time.process_time()
@@ -31,7 +32,7 @@ step = time.process_time() - prepared
 masses = run.volumes.gather(run.evolution.masses)
 row = run.diagnostics.row(masses)
 assert abs(row["mass"] - 1) < 1e-12 and masses.min() > 0
-memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+memory = peak_memory() / 2**20
 print(run.volumes.global_cells, prepared - started, step, memory)
 """
 SIZES = (5120, 20_480, 81_920, 327_680)

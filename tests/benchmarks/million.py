@@ -10,8 +10,6 @@ many times as long tiles take for the same targets.
 
 from __future__ import annotations
 
-import resource
-
 import numba
 import numpy as np
 
@@ -19,6 +17,7 @@ from meanfield_pde.attention.sum import AttentionSum
 from meanfield_pde.attention.sum.low_rank import all_groups
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import sphere_surface
+from meanfield_pde.support.memory import peak_memory
 from tests.benchmarks.attention import TOLERANCE, densities
 from tests.benchmarks.tables import Table, cpu_seconds, is_quick
 
@@ -81,7 +80,7 @@ def main() -> None:
                 for place in np.linspace(0, len(targets) - 1, CHECKED).astype(int):
                     mean = exact(scores[targets[place]], extended, log_masses)
                     error = max(error, float(np.linalg.norm(found[:3, place] - mean)))
-                memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                memory = peak_memory() / 2**20
                 method = str(sums.estimate).split()[0]
                 table.row(
                     cells,

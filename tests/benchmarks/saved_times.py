@@ -15,7 +15,7 @@ import tempfile
 from tests.benchmarks.tables import Table, is_quick
 
 WORKER = """
-import resource, sys, time
+import sys, time
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
@@ -23,6 +23,7 @@ from mpi4py import MPI
 from meanfield_pde import Attention, run_case
 from meanfield_pde.case.case import Case, MeshCase, OutputCase
 from meanfield_pde.solver.settings import TimeCase
+from meanfield_pde.support.memory import peak_memory
 cells, saved, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 one = np.eye(3)
 case = Case(
@@ -39,7 +40,7 @@ def timed(self, *arguments):
     stamps.append(time.perf_counter() - begun)
 FileStore.append = timed
 solution = run_case(case, quiet=True)
-memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+memory = peak_memory() / 2**20
 memories = MPI.COMM_WORLD.gather(memory)
 if MPI.COMM_WORLD.rank == 0:
     half = len(stamps) // 2

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import ot
 
+from meanfield_pde.support.memory import peak_memory
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
 from tests.problems import sphere_densities
 
@@ -45,7 +45,7 @@ def ours(count: int, p: int, rtol: float) -> tuple[float, float, WassersteinResu
     started = time.perf_counter()
     result = wasserstein(mu, nu, p, rtol=rtol)
     seconds = time.perf_counter() - started
-    return seconds, peak_memory(), result
+    return seconds, peak_memory() / 2**20, result
 
 
 def network_simplex(count: int, p: int) -> tuple[float, float, float]:
@@ -56,12 +56,7 @@ def network_simplex(count: int, p: int) -> tuple[float, float, float]:
     costs = (2 * np.arcsin(np.minimum(1.0, 0.5 * np.sqrt(np.maximum(squared, 0.0))))) ** p
     a, b = mu.masses / mu.masses.sum(), nu.masses / nu.masses.sum()
     value = ot.emd2(a, b, costs, numItermax=10**9) ** (1 / p)
-    return time.perf_counter() - started, peak_memory(), value
-
-
-def peak_memory() -> float:
-    """Peak resident memory of this process in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return time.perf_counter() - started, peak_memory() / 2**20, value
 
 
 def main() -> None:

@@ -157,15 +157,15 @@ def test_two_ranks_give_the_fluxes_of_one() -> None:
 
 
 MEMORY = """
-import resource
 import numpy as np
 from meanfield_pde import Attention, sphere_mesh
 from meanfield_pde.solver.simulation import Simulation
+from meanfield_pde.support.memory import peak_memory
 one = np.eye(3)
 run = Simulation(Attention(one, one, one, 1000.0), sphere_mesh(81_920), "1 + 0.3*x", threads=1)
 run.evolution.advance(1e-4)
 assert run.evolution.masses.min() > 0
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(peak_memory() / 2**20)
 """
 
 
