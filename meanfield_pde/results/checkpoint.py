@@ -36,7 +36,14 @@ Shapes = dict[str, tuple[int, ...] | None]
 LOG = logging.getLogger("meanfield_pde")
 
 # Attributes of an evolution.
-_CLOCK = {"time": float, "step": int, "rejected": int, "limited": int, "split_limit": float}
+_CLOCK = {
+    "time": float,
+    "step": int,
+    "rejected": int,
+    "limited": int,
+    "split_limit": float,
+    "noise_step": float,
+}
 
 
 @timed("Checkpoint")
@@ -92,6 +99,7 @@ def restore_checkpoint(directory: Path, simulation: Simulation, store: Store) ->
         evolution.restore(arrays, time=at["time"], step=at["step"])
         evolution.rejected = at["rejected"]
         evolution.limited, evolution.split_limit = at["limited"], at["split_limit"]
+        evolution.noise_step = at["noise_step"]
     simulation.wall_time = data["wall_time"]
     simulation.store = store
     if simulation.distances is not None:

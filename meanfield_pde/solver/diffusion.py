@@ -31,9 +31,10 @@ from meanfield_pde.solver.laplace_beltrami import LaplaceBeltrami
 ERROR_PER_STEP = 1e-6
 # Prefix of PETSc's options for the linear systems.
 PREFIX = "noise_"
-_MOST_HALVINGS = 40
-# Factorisations that are kept, of the lengths of step used last.
-_KEPT = 3
+_MOST_QUARTERINGS = 20
+# Factorisations that are kept, of the lengths of step used last: one costs as much as a hundred
+# solutions.
+_KEPT = 4
 # A cell keeps at least this part of what backward Euler leaves it.
 _KEEP = 0.5
 # Iterative solvers are called again on the residual until no cell changes by more than this part
@@ -53,6 +54,7 @@ class Diffusion:
         operator: A.
         strength: sigma.
         error: bound on the error of a step, in total variation.
+        first: how long the first step of the last `advance` could have been.
         steps: number of steps taken.
         limited: how many of them had their fluxes limited, so that no mass became negative.
     """
@@ -63,37 +65,50 @@ class Diffusion:
         self.operator = LaplaceBeltrami(volumes)
         self.strength = strength
         self.error = error
+        self.first = math.inf
         self.steps = 0
         self.limited = 0
         self._comm = volumes.comm
         self._volume = volumes.volume[: volumes.owned, None]
         self._systems: OrderedDict[float, _System] = OrderedDict()
 
-    def advance(self, masses: np.ndarray, length: float) -> np.ndarray:
-        """Masses of own cells after a time of noise alone. Collective."""
+    def advance(self, masses: np.ndarray, length: float, parts: int = 1) -> np.ndarray:
+        """Masses of own cells after a time of noise alone. Collective.
+
+        Args:
+            masses: of own cells.
+            length: of time.
+            parts: 2 for steps that are as long as those of twice the length, with which they share
+                factorisations.
+        """
         if not length:
             return masses
         before = self._total(masses)
-        # Steps are the length over powers of two, so that few factorisations do.
-        done, halvings = 0, 0  # steps of the present size
-        while done < 2**halvings:
-            after, error, negative = self._step(masses, length / 2**halvings)
+        # Steps are the length over powers of four, so that few factorisations do.
+        level = math.ceil(math.log(max(1.0, 0.75 * length / parts / self.first), 4))
+        done, first = 0, 0.0  # steps of the present size
+        while done < parts * 4**level:
+            size = length / (parts * 4**level)
+            after, error, negative = self._step(masses, size)
             if error > self.error:
-                more = max(1, math.ceil(math.log2(error / self.error) / 3))
-                done, halvings = done << more, halvings + more
-                if halvings > _MOST_HALVINGS:
+                more = max(1, math.ceil(math.log(error / self.error, 64)))
+                done, level = done * 4**more, level + more
+                if level > _MOST_QUARTERINGS:
                     raise SolverError(
                         f"noise.strength = {self.strength:g}: no step is accurate, down to "
-                        f"{length / 2**halvings:.1e}; please report the case"
+                        f"{size:.1e}; please report the case"
                     )
                 continue
             masses = after
             done += 1
             self.steps += 1
             self.limited += negative
-            # The error goes with the cube of the step: eight times for twice the length.
-            while done % 2 == 0 and halvings and 16 * error < self.error:
-                done, halvings, error = done // 2, halvings - 1, 8 * error
+            # The error goes with the cube of the step: 64 times for four times the length.
+            longer = 128 * error < self.error
+            first = first or (4 * size if longer else size)
+            if longer and level and done % 4 == 0:
+                done, level = done // 4, level - 1
+        self.first = first
         # What rounding in the factorisation takes from the mass, some 1e-14, is put back.
         return masses * (before / self._total(masses))
 
@@ -109,7 +124,8 @@ class Diffusion:
 
     def _step(self, masses: np.ndarray, length: float) -> tuple[np.ndarray, float, bool]:
         """Masses after one step, an estimate of its error, and whether it was limited."""
-        system = self._system(_GAMMA / 2 * length * self.strength)
+        # Lengths that differ by rounding alone have one factorisation.
+        system = self._system(float(f"{_GAMMA / 2 * length * self.strength:.10g}"))
         applied = system.apply(masses)
         middle = system.solve(2 * masses - applied)
         new = system.solve((middle - (1 - _GAMMA) ** 2 * masses) / (_GAMMA * (2 - _GAMMA)))

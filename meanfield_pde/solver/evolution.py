@@ -106,6 +106,17 @@ class Evolution:
         return self.state[MASSES]
 
     @property
+    def noise_step(self) -> float:
+        """Length of a first step of noise, from which the next is chosen."""
+        noise = self.equation.diffusion
+        return math.inf if noise is None else noise.first
+
+    @noise_step.setter
+    def noise_step(self, length: float) -> None:
+        if self.equation.diffusion is not None:
+            self.equation.diffusion.first = length
+
+    @property
     def log_masses(self) -> np.ndarray:
         """Their logarithms; -inf where a mass is exactly zero."""
         with np.errstate(divide="ignore"):
@@ -129,10 +140,12 @@ class Evolution:
             equation: the equation on that mesh.
             arrays: of all its cells, as `carried` gives them.
         """
+        noise_step = self.noise_step
         self.close()
         masses = equation.volumes.scatter(arrays[MASSES])
         self._settle(equation, self.terms.layer, masses)
         self.state.restore(arrays)
+        self.noise_step = noise_step
 
     def record(self) -> dict[str, np.ndarray]:
         """What `restore` takes: the arrays of all cells, and the mesh if it moves. Collective."""
@@ -202,7 +215,7 @@ class Evolution:
         """Set `split_limit` at the present state. Collective."""
         self.split_limit = math.inf
         if self.terms.speed > 0:
-            length = min(self.longest_step(), longest)
+            length = fitting_step(longest, self.longest_step())
             assert self._flux is not None  # that of the present state
             self.split_limit = longest_step(
                 self.terms.transport, noise, self.masses, self._flux, length, self.split_error

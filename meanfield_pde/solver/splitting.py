@@ -53,7 +53,7 @@ def longest_step(
         return result
 
     first = transported(noise.advance(transported(masses, count), 2 * length), count)
-    inside = transported(noise.advance(masses, length), 2 * count)
-    second = noise.advance(inside, length)
+    inside = transported(noise.advance(masses, length, 2), 2 * count)
+    second = noise.advance(inside, length, 2)
     error = comm.allreduce(float(np.abs(first - second).sum()))
     return float(length * np.cbrt(bound / max(error, 1e-300)))
