@@ -32,6 +32,7 @@ INSTALL_HINT = (
 
 COMMAND = "meanfield-pde"
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+STOPPABLE = ("run", "sweep", "lifetime")  # the commands that finish what they are at, and stop
 
 
 # Signals of a scheduler that came to this process; `support.signals` says what becomes of them.
@@ -57,7 +58,7 @@ def settle_signals() -> None:
         os._exit(130)
 
     signal.signal(signal.SIGINT, end)
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] and sys.argv[1] in STOPPABLE:
         for number in STOPPING:
             signal.signal(number, note)
 
