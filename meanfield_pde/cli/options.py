@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from meanfield_pde.case.starter import starter_names
 from meanfield_pde.cli import commands
-from meanfield_pde.cli.arguments import Command, add_however_long, number, path, vector
+from meanfield_pde.cli.arguments import (
+    Command,
+    add_figures_folder,
+    add_however_long,
+    number,
+    path,
+    vector,
+)
 from meanfield_pde.cli.audit_command import add_audit
 from meanfield_pde.cli.experiment_commands import add_experiments
 from meanfield_pde.cli.figure_commands import add_figures
@@ -80,6 +87,7 @@ def _add_particles(command: Command) -> None:
     compare.add_argument(
         "--level", type=number, default=0.01, metavar="P", help="tokens deviate below it, 0.01"
     )
+    add_figures_folder(compare)
     compare.add_argument("--json", action="store_true", help="one JSON object")
 
 

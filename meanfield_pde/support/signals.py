@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from mpi4py import MPI
 
-from meanfield_pde._platform import NOTED, STOPPING, note
+from meanfield_pde._signals import NOTED, STOPPING, note
 from meanfield_pde.errors import StoppedError
 
 

@@ -89,6 +89,25 @@ def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> Non
     assert sorted(ended.stdout.splitlines()) == 2 * [f"0 {told}"] + 2 * ["1 ZeroDivisionError mine"]
 
 
+@pytest.mark.parametrize("module", ["_platform", "attention.sum.tiles", "case.file", "cli.options"])
+def test_ctrl_c_during_import_is_one_line(module: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == 'meanfield_pde.{module}': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.argv = ['bin/meanfield-pde', 'info']\n"
+        "from meanfield_pde.cli.main import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (130, "meanfield-pde: interrupted\n")
+    assert not ended.stdout
+
+
 def test_errors_keep_their_options_between_ranks() -> None:
     from mpi4py import MPI
 
