@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -219,7 +220,13 @@ def test_a_folder_that_is_read_only(main: Main, write_case: Write, tmp_path: Pat
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
 
 
-def test_one_run_in_a_folder(write_case: Write, main: Main, tmp_path: Path) -> None:
+def busy(path: Path) -> None:
+    raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+
+def test_one_run_in_a_folder(
+    write_case: Write, main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, case = tmp_path / "out", write_case(CIRCLE)
     lock = FolderLock(out)
     lock.acquire()
@@ -229,8 +236,13 @@ def test_one_run_in_a_folder(write_case: Write, main: Main, tmp_path: Path) -> N
     assert (code, err.count("\n"), "another run" in err) == (2, 1, True)
     lock.release()
     assert not out.exists()
+    # A folder that cannot be removed, since another disk was put in its place, say.
+    lock = FolderLock(out)
+    lock.acquire()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rmdir", busy)
+        lock.release()
     # What a killed run leaves is a file that nobody holds.
-    out.mkdir()
     (out / LOCK).write_text('{"host": "elsewhere", "process": 1}\n')
     assert main("run", case, "--until", 0, "--quiet", "--output", out) == (0, "")
     assert not (out / LOCK).exists()
