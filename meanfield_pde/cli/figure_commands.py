@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import logging
+from pathlib import Path
 
 from mpi4py import MPI
 
-from meanfield_pde.cli.arguments import Command, number, path
+from meanfield_pde.cli.arguments import (
+    Command,
+    add_figures_folder,
+    figures_elsewhere,
+    number,
+    path,
+)
 from meanfield_pde.experiments.redraw import draw_figures
 from meanfield_pde.figures.animation import animate
 from meanfield_pde.results.folder import read_result
@@ -26,14 +33,20 @@ def add_figures(command: Command) -> None:
     draw.add_argument(
         "--times", type=number, nargs="+", default=(), metavar="T", help="of the densities drawn"
     )
+    add_figures_folder(draw)
     draw.add_argument("--animate", action="store_true", help="figures/density.gif, too")
 
 
 def plot(options: argparse.Namespace) -> None:
     """Draw the figures of a folder."""
     comm = MPI.COMM_WORLD
-    drawn = on_root(comm, lambda: draw_figures(options.result, options.format, options.times))
-    for one in drawn:
-        LOG.info("%s", one)
-    if options.animate:
-        LOG.info("%s", on_root(comm, lambda: animate(read_result(options.result))))
+    folder = options.output or options.result
+
+    def draw() -> list[Path]:
+        return draw_figures(options.result, options.format, options.times, output=folder)
+
+    with figures_elsewhere():
+        for one in on_root(comm, draw):
+            LOG.info("%s", one)
+        if options.animate:
+            LOG.info("%s", on_root(comm, lambda: animate(read_result(options.result), folder)))

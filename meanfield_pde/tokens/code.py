@@ -26,11 +26,11 @@ from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of, pushin
 from meanfield_pde.attention.layers import AttentionLike, layers_of, pieces, stack
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.mesh.geometry import normalised
-from meanfield_pde.support.checks import whole
+from meanfield_pde.support.checks import check_ends, whole
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
-from meanfield_pde.tokens.noise import STEP, Velocity, euler_maruyama, splitting
+from meanfield_pde.tokens.noise import Velocity, euler_maruyama, longest_step, splitting
 
 # Scores within this of the largest, relative to |B^T x|, tie at zero temperature.
 TIE = 1e-12
@@ -40,7 +40,6 @@ _BLOCK = 2_000_000
 # steps must cover at least this length of time, in units of 1/|V|.
 WATCHED_STEPS = 500
 SHORTEST_PROGRESS = 0.01
-MOST_STEPS = 1e9  # of Euler's method; more do not end
 STEP_AT_ZERO = 0.02  # likewise in units of 1/|V|
 
 
@@ -87,11 +86,9 @@ def simulate_tokens(
             f"{attention.dimension} x {attention.dimension}"
         )
     _check_numbers(step, residual, tolerance, noise, seed)
-    if step is not None and (until - start) / step > MOST_STEPS:
-        raise InputError(
-            f"the step {step!r} divides the time from {start:g} to {until:g} into more than "
-            f"{MOST_STEPS:.0e} steps; give a longer one"
-        )
+    longest = step or min(longest_step(layer, noise) for layer in layers_of(attention))
+    remedy = f"steps are at most {longest:.1e} long"
+    check_ends((until - start) / longest, f"until = {until:g}", remedy)
     set_threads(comm)
     x, weights = given.tokens[0], given.masses
 
@@ -208,7 +205,7 @@ def evolve(
         inside = [time for time in times if begin < time <= end]
         stops = inside if inside and inside[-1] == end else [*inside, end]
         if noise:
-            longest = step or STEP / max(pushing(layer), noise)
+            longest = step or longest_step(layer, noise)
             method = splitting if step is None else euler_maruyama
             states = list(method(velocity(layer), x, begin, stops, longest, noise, seed))
         elif step is None:
