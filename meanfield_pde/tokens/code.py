@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from mpi4py import MPI
 
 import numpy as np
-from scipy.integrate import DOP853
+from scipy.integrate import DOP853, OdeSolver
 
 from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of, pushing
 from meanfield_pde.attention.layers import AttentionLike, layers_of, pieces, stack
@@ -188,18 +188,22 @@ def evolve(
     *,
     step: float | None = None,
     tolerance: float = 1e-8,
+    method: type[OdeSolver] = DOP853,
     noise: float = 0.0,
     seed: int = 0,
 ) -> np.ndarray:
     """Positions at the times given, T x N x d; x are those at the first of them.
 
+    Several clouds of tokens, ... x N x d, are moved side by side by a velocity that takes them.
+
     Args:
-        x: N x d points on the sphere.
+        x: N x d points on the sphere, or several clouds of them.
         attention: the attention, or the layers.
         times: increasing.
         velocity: makes the velocity field of an attention.
         step: of Euler's method; None for the Runge-Kutta method.
-        tolerance: of the Runge-Kutta method.
+        tolerance: of the Runge-Kutta method: bounds the error of a step for every token.
+        method: the Runge-Kutta method.
         noise: its strength; see `noise`.
         seed: of the noise.
     """
@@ -209,13 +213,15 @@ def evolve(
         stops = inside if inside and inside[-1] == end else [*inside, end]
         if noise:
             longest = step or STEP / max(pushing(layer), noise)
-            method = splitting if step is None else euler_maruyama
-            states = list(method(velocity(layer), x, begin, stops, longest, noise, seed))
+            random = splitting if step is None else euler_maruyama
+            states = list(random(velocity(layer), x, begin, stops, longest, noise, seed))
         elif step is None:
             slowest = 0.0
             if layer.zero_temperature:
                 slowest = SHORTEST_PROGRESS / max(pushing(layer), 1e-300)
-            states = list(_runge_kutta(velocity(layer), x, begin, stops, tolerance, slowest))
+            states = list(
+                _runge_kutta(velocity(layer), x, begin, stops, method, tolerance, slowest)
+            )
         else:
             states = list(_euler(velocity(layer), x, begin, stops, step))
         x = states[-1]
@@ -250,6 +256,7 @@ def _runge_kutta(
     x: np.ndarray,
     begin: float,
     stops: Sequence[float],
+    method: type[OdeSolver],
     tolerance: float,
     slowest: float,
 ) -> Iterator[np.ndarray]:
@@ -259,12 +266,12 @@ def _runge_kutta(
         # Homogeneous of degree one: the direction of y moves as the token does, whatever |y| has
         # become by the error of the method. Nothing has to be put back on the sphere on the way.
         points = y.reshape(shape)
-        length = np.linalg.norm(points, axis=1, keepdims=True)
+        length = np.linalg.norm(points, axis=-1, keepdims=True)
         return (length * velocity(points / length)).ravel()
 
     # The method bounds the root mean square of the errors; this bounds the largest.
     bound = max(tolerance / math.sqrt(x.size), 1e-13) / 2
-    solver = DOP853(rate, begin, x.ravel(), stops[-1], rtol=bound, atol=bound)
+    solver = method(rate, begin, x.ravel(), stops[-1], rtol=bound, atol=bound)
     waiting = list(stops)
     watched = begin
     for count in itertools.count(1):
