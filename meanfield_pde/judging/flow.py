@@ -105,11 +105,12 @@ def token_means(
 
 def _log_weights(masses: np.ndarray | None, count: int, *, hard: bool) -> np.ndarray:
     """Binary logarithms of the normalised weights; at zero temperature, whether there is one."""
-    weights = np.ones(count) if masses is None else masses
+    if masses is None:
+        return np.full(count, 0.0 if hard else -math.log2(count))
     if hard:
-        return np.where(weights > 0, 0.0, NO_SCORE)
+        return np.where(masses > 0, 0.0, NO_SCORE)
     with np.errstate(divide="ignore"):
-        return np.maximum(np.log2(weights / weights.sum()), NO_SCORE)
+        return np.maximum(np.log2(masses / masses.sum()), NO_SCORE)
 
 
 def _padded(x: np.ndarray) -> np.ndarray:

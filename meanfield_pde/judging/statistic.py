@@ -7,8 +7,8 @@ others, each rank of T_0 is equally likely, whatever the law of the features is,
     p = (1 + #{s: T_s >= T_0}) / (S + 1)
 
 is uniform. The rule: for each time, sliced W_1 and W_2 and the moments of each degree, the latter
-by their Mahalanobis distance from the mean of all S + 1; likewise all moments of degree 1 and 2 at
-all times together. Each of these is given the tail probability of a gamma law of its mean and
+by their Mahalanobis distance from the mean of all S + 1, with a floor under the variances; likewise
+all moments of degree 1 and 2 at all times together. Each of these is given the tail probability of a gamma law of its mean and
 variance, and T = log of the sum of their inverses, which is large as soon as one of them is small.
 """
 
@@ -24,6 +24,10 @@ from meanfield_pde.judging.features import DEGREES, Features, harmonics_of_degre
 # The moments at all times together are judged by their principal directions, one for so many
 # samples.
 SAMPLES_PER_DIRECTION = 20
+# Where tokens gather, moments nearly depend on each other, and what hardly varies from sample to
+# sample shows the steps of a right code. This is added to the variance in each direction, in units
+# of that of a moment.
+FLOOR = 0.02
 
 
 def rank(observed: Features, samples: Features) -> float:
@@ -56,11 +60,9 @@ def _mahalanobis(values: np.ndarray, most: int | None = None) -> np.ndarray:
     centred = values - values.mean(axis=0)
     centred /= np.maximum(centred.std(axis=0), 1e-300)
     variances, directions = np.linalg.eigh(centred.T @ centred / len(values))
-    kept = variances > 1e-12 * max(float(variances[-1]), 1e-300)
-    if most is not None:
-        kept[:-most] = False
-    along = centred @ (directions[:, kept] / np.sqrt(variances[kept]))
-    return np.asarray((along**2).sum(axis=1))
+    first = 0 if most is None else max(0, len(variances) - most)
+    scale = np.sqrt(np.maximum(variances[first:], 0.0) + FLOOR)
+    return np.asarray(((centred @ directions[:, first:] / scale) ** 2).sum(axis=1))
 
 
 def _log_tails(values: np.ndarray) -> np.ndarray:

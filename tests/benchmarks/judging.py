@@ -64,7 +64,7 @@ def p_values(
 
     for seed in seeds:
         x = sample_tokens(DENSITY, count, seed, d)
-        path = solve_ivp(rate, (0, TIMES[-1]), x.ravel(), t_eval=(0, *TIMES), rtol=1e-4, atol=1e-4)
+        path = solve_ivp(rate, (0, TIMES[-1]), x.ravel(), t_eval=(0, *TIMES), rtol=1e-5, atol=1e-5)
         tokens = path.y.T.reshape(-1, count, d)
         tokens /= np.linalg.norm(tokens, axis=2, keepdims=True)
         found.append(band.p_value(features(tokens, None, quantiles)))
