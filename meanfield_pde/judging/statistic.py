@@ -8,8 +8,9 @@ others, each rank of T_0 is equally likely, whatever the law of the features is,
 
 is uniform. The rule: for each time, sliced W_1 and W_2 and the moments of each degree, the latter
 by their Mahalanobis distance from the mean of all S + 1, with a floor under the variances; likewise
-all moments of degree 1 and 2 at all times together. Each of these is given the tail probability of a gamma law of its mean and
-variance, and T = log of the sum of their inverses, which is large as soon as one of them is small.
+all moments of degree 1 and 2 at all times together. Each of these is given the tail probability of
+a gamma law of its mean and variance, and T = log of the sum of their inverses, which is large as
+soon as one of them is small.
 """
 
 from __future__ import annotations

@@ -231,22 +231,3 @@ class Trajectories:
         step = 2 * self.right.own_step
         other = self.ends(self.right.stepped(Scheme("heun", step)))
         return 3 * self.size(self.scaled(other) - self.scaled(ends))
-
-
-def keep_numbers(cloud: TokenCloud) -> bool:
-    """Whether each token keeps its number: it is nearer to where it was than to where others were.
-
-    Numbers dealt out anew at each time leave the mean distance between the positions of a number at
-    two times what it is for any other pairing.
-    """
-    generator = np.random.default_rng(0)
-    for before, after in zip(cloud.tokens[:-1], cloud.tokens[1:], strict=True):
-        own = np.linalg.norm(after - before, axis=1).mean()
-        others = [
-            np.linalg.norm(after[generator.permutation(len(after))] - before, axis=1).mean()
-            for _ in range(40)
-        ]
-        spread = max(float(np.std(others)), 1e-12)
-        if (np.mean(others) - own) / spread > 3.5:
-            return True
-    return False
