@@ -30,12 +30,9 @@ from meanfield_pde.support.checks import whole
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
+from meanfield_pde.tokens.hardmax import hardmax_mean
 from meanfield_pde.tokens.noise import STEP, Velocity, euler_maruyama, splitting
 
-# Scores within this of the largest, relative to |B^T x|, tie at zero temperature.
-TIE = 1e-12
-# Scores of one block of targets, which bounds the memory.
-_BLOCK = 2_000_000
 # At zero temperature the velocity may jump back and forth, and error control then creeps: this many
 # steps must cover at least this length of time, in units of 1/|V|.
 WATCHED_STEPS = 500
@@ -163,21 +160,6 @@ def token_velocity(
         return gathered
 
     return velocity
-
-
-def hardmax_mean(z: np.ndarray, points: np.ndarray, masses: np.ndarray) -> np.ndarray:
-    """For each row of z the mean of the points y of largest <z, y>, weighted by their masses."""
-    mean = np.empty_like(z)
-    seen = points[masses > 0]
-    weights = masses[masses > 0]
-    rows = max(1, _BLOCK // len(seen))
-    for begin in range(0, len(z), rows):
-        part = z[begin : begin + rows]
-        scores = part @ seen.T
-        slack = TIE * np.linalg.norm(part, axis=1, keepdims=True)
-        tied = np.where(scores >= scores.max(axis=1, keepdims=True) - slack, weights, 0.0)
-        mean[begin : begin + rows] = tied @ seen / tied.sum(axis=1, keepdims=True)
-    return mean
 
 
 def evolve(
