@@ -47,9 +47,9 @@ def normals(seed: int, time: float, shape: tuple[int, ...]) -> np.ndarray:
 
 def wandered(x: np.ndarray, spread: float, xi: np.ndarray) -> np.ndarray:
     """Points after Brownian motion for a time s / sigma, s = `spread`, with normal numbers xi."""
-    tangent = xi - (xi * x).sum(axis=1, keepdims=True) * x
-    curved = max(1 - (x.shape[1] - 2) * spread / 3, 0.0)
-    angle = math.sqrt(2 * spread * curved) * np.linalg.norm(tangent, axis=1, keepdims=True)
+    tangent = xi - (xi * x).sum(axis=-1, keepdims=True) * x
+    curved = max(1 - (x.shape[-1] - 2) * spread / 3, 0.0)
+    angle = math.sqrt(2 * spread * curved) * np.linalg.norm(tangent, axis=-1, keepdims=True)
     return normalised(np.cos(angle) * x + np.sin(angle) * normalised(tangent))
 
 
