@@ -10,6 +10,7 @@ from mpi4py import MPI
 from meanfield_pde.cli.arguments import Command, number, path
 from meanfield_pde.experiments.redraw import draw_figures
 from meanfield_pde.figures.animation import animate
+from meanfield_pde.figures.interactive import draw_interactive
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.support.ranks import on_root
 
@@ -27,13 +28,21 @@ def add_figures(command: Command) -> None:
         "--times", type=number, nargs="+", default=(), metavar="T", help="of the densities drawn"
     )
     draw.add_argument("--animate", action="store_true", help="figures/density.gif, too")
+    draw.add_argument(
+        "--interactive", action="store_true", help="figures/density.html, too: the sphere to turn"
+    )
 
 
 def plot(options: argparse.Namespace) -> None:
     """Draw the figures of a folder."""
     comm = MPI.COMM_WORLD
+    kinds = ((options.animate, animate), (options.interactive, draw_interactive))
+    # What may be refused comes first.
+    moving = [
+        on_root(comm, lambda one=draw: one(read_result(options.result)))
+        for wanted, draw in kinds
+        if wanted
+    ]
     drawn = on_root(comm, lambda: draw_figures(options.result, options.format, options.times))
-    for one in drawn:
+    for one in (*drawn, *moving):
         LOG.info("%s", one)
-    if options.animate:
-        LOG.info("%s", on_root(comm, lambda: animate(read_result(options.result))))
