@@ -17,6 +17,7 @@ from meanfield_pde.cli.arguments import (
 )
 from meanfield_pde.experiments.redraw import draw_figures
 from meanfield_pde.figures.animation import animate
+from meanfield_pde.figures.interactive import draw_interactive
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.support.ranks import on_root
 
@@ -35,18 +36,22 @@ def add_figures(command: Command) -> None:
     )
     add_figures_folder(draw)
     draw.add_argument("--animate", action="store_true", help="figures/density.gif, too")
+    draw.add_argument(
+        "--interactive", action="store_true", help="figures/density.html, too: the sphere to turn"
+    )
 
 
 def plot(options: argparse.Namespace) -> None:
     """Draw the figures of a folder."""
     comm = MPI.COMM_WORLD
     folder = options.output or options.result
+    kinds = ((options.animate, animate), (options.interactive, draw_interactive))
 
     def draw() -> list[Path]:
-        return draw_figures(options.result, options.format, options.times, output=folder)
+        # What may be refused comes first.
+        moving = [one(read_result(options.result), folder) for wanted, one in kinds if wanted]
+        return draw_figures(options.result, options.format, options.times, output=folder) + moving
 
     with figures_elsewhere():
-        for one in on_root(comm, draw):
-            LOG.info("%s", one)
-        if options.animate:
-            LOG.info("%s", on_root(comm, lambda: animate(read_result(options.result), folder)))
+        for drawn in on_root(comm, draw):
+            LOG.info("%s", drawn)

@@ -55,14 +55,15 @@ def _draw_map(
     low = max(float(finite.min(initial=top)), top * 10.0**-_DECADES)
     shown = np.where(np.isnan(picture), np.nan, np.clip(picture, low, top))
     norm = LogNorm(low, top if top > low else low * 10)
-    axes.set_facecolor("0.85")  # heads without a limit
+    # Heads without a limit: hatched, since a grey of the map's own means a number.
+    axes.patch.set(facecolor="w", edgecolor="0.6", hatch="////")
     image = axes.imshow(shown, origin="lower", aspect="auto", norm=norm, cmap="cividis")
     axes.figure.colorbar(image, ax=axes)
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
     for axis, count in ((axes.xaxis, shape[1]), (axes.yaxis, shape[0])):
-        axis.set_ticks(range(0, count, 1 + (count - 1) // 12))
-    axes.set_title(f"{label}; grey: no limit", fontsize="medium")
+        axis.set_ticks(range(0, count, 1 + (count - 1) // 8))
+    axes.set_title(f"{label}; hatched: no limit", fontsize="medium")
 
 
 def _draw_plane(axes: Axes, heads: Sequence[HeadAudit]) -> None:
@@ -77,7 +78,7 @@ def _draw_plane(axes: Axes, heads: Sequence[HeadAudit]) -> None:
         axes.figure.colorbar(points, ax=axes, label="layer")
         line = np.geomspace(0.5 * beta.min(), 2 * beta.max(), 100)
         bound = [concentration_line(one) for one in line]
-        axes.plot(line, bound, "k--", lw=1, label="above: concentrated within a layer")
+        axes.plot(line, bound, "k--", lw=1, label="above: within a layer")
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.legend(fontsize="small")

@@ -14,10 +14,11 @@ from meanfield_pde.results.names import FIGURES
 from meanfield_pde.theory.phases import Phases
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
-# What is drawn, in this order: colours of Okabe and Ito, safe for the colour blind.
+# What is drawn, in this order: colours of Okabe and Ito, safe for the colour blind, and lines that
+# are told apart in grey, too.
 _CURVES = {
     "limit": ("density to limit", "#0072B2", "-"),
-    "zero": ("density to zero temperature", "#D55E00", "-"),
+    "zero": ("density to zero temperature", "#D55E00", "-."),
     "zero_to_limit": ("zero temperature to limit", "#009E73", "--"),
 }
 
@@ -70,7 +71,11 @@ def _draw_order(axes: Axes, record: History, projection: ProjectionLimit, p: int
         _draw_rate(axes, times, projection.decay_rate(p), history[f"w{p}_limit"][0])
         if projection.attention.beta < np.inf and projection.lifetime < times[-1]:
             axes.axvline(
-                projection.lifetime, ls=":", color="k", lw=0.9, label="predicted end of the plateau"
+                projection.lifetime,
+                ls=(0, (8, 3)),
+                color="k",
+                lw=0.9,
+                label="predicted end of the plateau",
             )
     axes.set_xlim(times[0], times[-1])
     axes.set_xlabel("time t")

@@ -22,6 +22,7 @@ _GROUPS = {
 }
 _LOGARITHMIC = ("w1_", "w2_", "bar_")
 _WIDE = 3  # panels side by side
+_STYLES = ("-", "--", "-.", ":")  # in turn, so that columns are told apart in grey
 _DECADES = 4  # from which on a column of positive numbers is drawn logarithmically
 
 
@@ -39,8 +40,9 @@ def draw_history(directory: Path, history: History, form: str = "png") -> Path |
     for axes, (name, columns) in zip(grid, panels.items(), strict=False):
         shown = [history.history[column] for column in columns]
         several = len(columns) > 1
-        for column, values in zip(columns, shown, strict=True):
-            axes.plot(history.times, values, lw=1.1, label=column)
+        for i, (column, values) in enumerate(zip(columns, shown, strict=True)):
+            style = _STYLES[i % len(_STYLES)]
+            axes.plot(history.times, values, style, lw=1.1, label=column)
         if name.startswith(_LOGARITHMIC) or _spans_decades(shown):
             axes.set_yscale("log", nonpositive="mask")
         axes.set_title(_GROUPS.get(name, name), fontsize="small")

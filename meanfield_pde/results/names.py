@@ -13,7 +13,10 @@ ALL = (CASE, HISTORY, DENSITY, JOURNAL, CHECKPOINT, PREVIOUS, SUMMARY, FIELDS, F
 FILES = {
     "": ALL,
     FIELDS: ("density.pvd", "density.xdmf", "mesh.h5", r"density\d{6,}.vtu", r"density\d{6,}.h5"),
-    FIGURES: ("density.png", "distances.png", "tokens.png", "density.gif"),
+    FIGURES: (
+        r"(density|distances|history|tokens)\.(png|pdf|svg)",
+        r"density\.(gif|html)",
+    ),
 }
 
 
