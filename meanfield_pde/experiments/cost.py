@@ -15,9 +15,9 @@ from meanfield_pde.support.memory import check_fits, free_memory, peak_memory
 
 LOG = logging.getLogger("meanfield_pde")
 
-# Peak memory of a rank in bytes, an estimate: what the program takes, and for each cell of a mesh,
-# from `python -m tests.benchmarks.growth` on one rank; rank 0 makes the mesh and holds the most.
-BYTES_AT_REST, BYTES_PER_CELL = 2.5e8, 1.6e3
+# Peak memory in bytes, an estimate from `python -m tests.benchmarks.growth` on 1 to 8 ranks: what
+# the program takes on each rank, and a cell of the mesh on each rank, and on all together.
+BYTES_AT_REST, BYTES_REPEATED, BYTES_SHARED = 3e8, 800.0, 1500.0
 # From so much memory on it is said before the mesh is made, which then takes a while.
 WORTH_SAYING = 2e9
 
@@ -32,17 +32,17 @@ def check_memory(mesh: MeshCase, comm: MPI.Comm) -> None:
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     ranks = node.size
     node.Free()
-    wanted = ranks * (BYTES_AT_REST + BYTES_PER_CELL * mesh.cells)
+    each = ranks * BYTES_REPEATED + BYTES_SHARED
+    wanted = ranks * BYTES_AT_REST + each * mesh.cells
     check_fits(wanted, f"mesh.cells = {mesh.cells}", "take fewer cells, or fewer ranks")
     if wanted > WORTH_SAYING:
         free = free_memory()
         LOG.log(
             logging.WARNING if wanted > free else logging.INFO,
-            "mesh.cells = %d needs about %.3g GB, %g bytes a cell on each rank of this machine; "
-            "%.3g GB are free",
+            "mesh.cells = %d needs about %.3g GB, %g bytes a cell; %.3g GB are free",
             mesh.cells,
             wanted / 1e9,
-            BYTES_PER_CELL,
+            each,
             free / 1e9,
         )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import scipy.sparse
 
 from meanfield_pde.attention.cell_sources import refinement_pays, three_points
 from meanfield_pde.attention.head import Attention
@@ -51,14 +52,19 @@ class MeanField:
         self.volumes = volumes
         self.tolerance = tolerance
         self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
-        self._facet_mean = volumes.facet_means
+        # The vertices that the facets of this rank need, and the means from them.
+        means = volumes.facet_means
+        self._near = np.unique(means.indices)
+        columns = np.searchsorted(self._near, means.indices)
+        shape = (means.shape[0], len(self._near))
+        self._facet_mean = scipy.sparse.csr_array((means.data, columns, means.indptr), shape)
         self._fixed: np.ndarray | None = None
         self._log_shares: np.ndarray | None = None  # of the points of a cell, if it has several
         self._tilted = TiltedSources(attention, volumes) if tilted else None
         self._logged = False
         self.largest_weight = 1.0
         if attention.zero_temperature:
-            self._fixed = self._facet_flux(attention.mean(volumes.vertices))
+            self._fixed = self._facet_flux(attention.mean(volumes.vertices[self._near]))
         else:
             self._sum = self._shared_sum()
 
@@ -83,7 +89,7 @@ class MeanField:
         """The same for log masses, which may be below the range of doubles. Collective."""
         if self._fixed is not None:
             return self._fixed
-        return self._facet_flux(self._vertex_means(log_masses))
+        return self._facet_flux(self._vertex_means(log_masses, self._near))
 
     def velocity(self, masses: np.ndarray) -> np.ndarray:
         """The velocity P_x V m(x) at all vertices, for the masses of own cells. Collective."""
@@ -96,19 +102,21 @@ class MeanField:
         moved = means @ self.attention.value.T
         return moved - (moved * vertices).sum(axis=1, keepdims=True) * vertices
 
-    def _vertex_means(self, log_masses: np.ndarray) -> np.ndarray:
-        """m(x) at all vertices."""
+    def _vertex_means(self, log_masses: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
+        """m(x) at the vertices wanted, or at all."""
         log_masses = self.volumes.gather(log_masses)
         if self._tilted is not None:
             log_masses = self._tilted.log_masses(log_masses)
         elif self._log_shares is not None:
             log_masses = (log_masses[:, None] + self._log_shares).ravel()
-        sums = self._sum(log_masses)
-        means = sums[:, : self.volumes.dimension]
-        if not self.attention.normalise:
+        if self.attention.normalise:
+            means = self._sum(log_masses, wanted)[:, : self.volumes.dimension]
+        else:
+            sums = self._sum(log_masses)
             weight = np.exp(sums[:, -1:])  # the total mass is one
             self.largest_weight = float(weight.max())
-            means = weight * means
+            means = weight * sums[:, : self.volumes.dimension]
+            means = means if wanted is None else means[wanted]
         if not self._logged and self.volumes.comm.rank == 0:
             points = "1 point" if self.points_per_cell == 1 else f"{self.points_per_cell} points"
             _log.info("attention sum, %s a cell: %s", points, self._sum.method)

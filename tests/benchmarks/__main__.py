@@ -10,8 +10,12 @@ from pathlib import Path
 from tests.benchmarks import (
     adaptivity,
     attention,
+    disk,
+    fuzz,
     growth,
     judging,
+    kills,
+    million,
     noise,
     public_solvers,
     ranks,
@@ -48,6 +52,10 @@ def main() -> None:
         saved_times,
         adaptivity,
         judging,
+        million,
+        kills,
+        fuzz,
+        disk,
     ):
         module.main()
     if not is_quick(__doc__):

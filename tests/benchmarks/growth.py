@@ -1,67 +1,151 @@
-"""Growth of time and memory with the number of cells of the sphere, one thread.
+"""Growth of time and memory with the cells of the sphere, and what ranks share of it; one thread.
 
-    python -m tests.benchmarks.growth [--quick]
+    python -m tests.benchmarks.growth [--quick]      (a quarter of an hour)
 
-Every row runs in a process of its own, so that the peak memory is that of one case; the time is the
+Every row runs in processes of its own, so that the peak memory is that of one case. Times are the
 processor time of one step (five attention sums, two diagnostics and compilation not counted).
+
+The second table takes ranks, more than there are cores if need be, and leaves out the time that a
+rank spends in exchanges with others, where it mostly waits. What is left is fitted by
+
+    t = a + b / ranks,
+
+a being what every rank repeats: the masses of all cells sorted into the tree, what the cost model
+surveys, and the sums of all vertices put in order.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tests.benchmarks.tables import Table, is_quick
 
 WORKER = """
-import sys, time
+import json, sys, time
 import numpy as np
+from mpi4py import MPI
 from meanfield_pde import Attention, sphere_mesh
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support.memory import peak_memory
-cells, beta = int(sys.argv[1]), float(sys.argv[2])
-one = np.eye(3)
-started = time.process_time()
+
+class Exchanging:
+    # Stands for an object some of whose methods exchange numbers, and adds up the time they take.
+    spent = 0.0
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        found = getattr(self._inner, name)
+        if name not in ("Allgatherv", "Allreduce", "allreduce", "scatter_forward"):
+            return found
+        def timed(*arguments):
+            begun = time.process_time()
+            try:
+                return found(*arguments)
+            finally:
+                Exchanging.spent += time.process_time() - begun
+        return timed
+
+comm, one, steps = MPI.COMM_WORLD, np.eye(3), int(sys.argv[3])
+begun = time.process_time()
 run = Simulation(
-    Attention(one, one, np.diag([1.0, 0.6, 0.3]), beta), sphere_mesh(cells), "1 + 0.3*x", threads=1
+    Attention(one, one, np.diag([1.0, 0.6, 0.3]), float(sys.argv[2])),
+    sphere_mesh(int(sys.argv[1])), "1 + 0.3*x", threads=1,
 )
-run.evolution.advance(1e-4)  # loads what was compiled, or compiles
-prepared = time.process_time()
-run.evolution.advance(2e-4)
-step = time.process_time() - prepared
-masses = run.volumes.gather(run.evolution.masses)
+evolution = run.evolution
+evolution.advance(1e-4)  # loads what was compiled, or compiles
+prepared = time.process_time() - begun
+drift, transport = evolution.terms._drifts[0], evolution.terms.transport
+run.volumes.comm = evolution._comm = drift._sum._comm = Exchanging(comm)
+transport._faces, transport._density = map(Exchanging, (transport._faces, transport._density))
+best = np.inf
+for number in range(steps):
+    Exchanging.spent, begun = 0.0, time.process_time()
+    evolution.advance(1e-4 * (number + 2))
+    best = min(best, time.process_time() - begun - Exchanging.spent)
+run.volumes.comm = comm
+masses = run.volumes.gather(evolution.masses)
 row = run.diagnostics.row(masses)
 assert abs(row["mass"] - 1) < 1e-12 and masses.min() > 0
 memory = peak_memory() / 2**20
-print(run.volumes.global_cells, prepared - started, step, memory)
+found = comm.gather((prepared, best, memory))
+if comm.rank == 0:
+    print(json.dumps([run.volumes.global_cells, *map(list, zip(*found))]))
 """
 SIZES = (5120, 20_480, 81_920, 327_680)
+RANKS = (1, 2, 4, 8)
 BETAS = (10.0, 1000.0)
 
 
-def measure(cells: int, beta: float) -> tuple[int, float, float, float]:
-    """Cells, seconds to prepare with the first step, seconds of a step, peak memory in MB."""
-    command = [sys.executable, "-c", WORKER, str(cells), str(beta)]
+def measure(cells: int, beta: float, ranks: int = 1, steps: int = 1) -> list[Any]:
+    """Cells, and of each rank the seconds to prepare, seconds of a step, and peak memory in MB."""
+    command = [sys.executable, "-c", WORKER, str(cells), str(beta), str(steps)]
+    if ranks > 1:
+        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    count, prepared, step, memory = map(float, output.split())
-    return int(count), prepared, step, memory
+    return list(json.loads(output.splitlines()[-1]))
 
 
-def main() -> None:
-    """Print the table."""
-    sizes = SIZES[:2] if is_quick(__doc__) else SIZES
+def with_cells(sizes: tuple[int, ...]) -> None:
+    """The table of one rank."""
     table = Table(
-        "Growth with the number of cells, one thread",
+        "Growth with the number of cells, one rank",
         ["cells", "beta", "prepare s", "step s", "growth", "memory MB"],
     )
     for beta in BETAS:
-        before: tuple[int, float] | None = None
+        before = 0.0
         for cells in sizes:
-            count, prepared, step, memory = measure(cells, beta)
-            growth = "-" if before is None else f"{step / before[1]:.1f}"
-            before = (count, step)
+            count, (prepared,), (step,), (memory,) = measure(cells, beta)
+            growth = f"{step / before:.1f}" if before else "-"
+            before = step
             table.row(count, f"{beta:g}", f"{prepared:.2f}", f"{step:.3f}", growth, f"{memory:.0f}")
     print("\n'Growth' is the factor in time for four times the cells; all pairs would give 16.\n")
+
+
+def with_ranks(sizes: tuple[int, ...], ranks: tuple[int, ...]) -> None:
+    """The table of several ranks, and the fit."""
+    table = Table(
+        "A step among ranks",
+        ["cells", "beta", "ranks", "step s", "memory of the first MB", "of the others"],
+    )
+    fitted = []
+    for cells in sizes:
+        for beta in BETAS:
+            seconds = []
+            for number in ranks:
+                count, _, step, memory = measure(cells, beta, number, steps=3)
+                seconds.append(max(step))
+                others = f"{max(memory[1:]):.0f}" if number > 1 else "-"
+                table.row(
+                    count, f"{beta:g}", number, f"{max(step):.4f}", f"{memory[0]:.0f}", others
+                )
+            # Relative errors alike: 1 = a / t + b / (ranks t).
+            matrix = np.column_stack([np.ones(len(ranks)), 1 / np.array(ranks)])
+            scaled = matrix / np.array(seconds)[:, None]
+            (a, b), *_ = np.linalg.lstsq(scaled, np.ones(len(ranks)))
+            fitted.append((count, beta, a, b))
+    for cells, beta, a, b in fitted:
+        projected = ", ".join(f"{(a + b) / (a + b / many):.0f}" for many in (16, 64, 256))
+        print(
+            f"\n{cells} cells, beta = {beta:g}: t = {1e3 * a:.2f} ms + {1e3 * b:.1f} ms / ranks, "
+            f"repeated {a / (a + b):.2%}; projected, without exchanges: {projected} times as fast "
+            "on 16, 64, 256 ranks"
+        )
+    print()
+
+
+def main() -> None:
+    """Print the tables."""
+    quick = is_quick(__doc__)
+    with_cells(SIZES[:2] if quick else SIZES)
+    with_ranks(SIZES[1:2] if quick else (SIZES[1], SIZES[-1]), RANKS[:2] if quick else RANKS)
 
 
 if __name__ == "__main__":

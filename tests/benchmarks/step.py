@@ -66,7 +66,8 @@ def main() -> None:
         value = np.diag([1.0, 0.6, 0.3])[:d, :d]
         mesh = (circle_mesh if d == 2 else sphere_mesh)(cells)
         run = Simulation(Attention(np.eye(d), np.eye(d), value, beta), mesh, "1 + 0.3*x", threads=1)
-        evolution, field = run.evolution, run.evolution.field
+        evolution = run.evolution
+        field: Any = evolution.terms._drifts[0]
         evolution.advance(1e-3)
         attention_sum = field._sum._sum
         watch = Stopwatch()
@@ -74,8 +75,8 @@ def main() -> None:
         watch.watch(attention_sum, "sums", "sums")
         watch.watch(attention_sum, "moments", "moments")
         watch.watch(field, "_sum", "whole sum")
-        watch.watch(evolution.transport, "rate_of_change", "transport")
-        watch.watch(evolution.transport, "outflow_rate", "outflow")
+        watch.watch(evolution.terms.transport, "rate_of_change", "transport")
+        watch.watch(evolution.terms.transport, "outflow_rate", "outflow")
         best, parts = np.inf, watch.seconds
         for number in range(STEPS):
             watch.seconds.update(dict.fromkeys(watch.seconds, 0.0))

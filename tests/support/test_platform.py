@@ -89,6 +89,34 @@ def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> Non
     assert sorted(ended.stdout.splitlines()) == 2 * [f"0 {told}"] + 2 * ["1 ZeroDivisionError mine"]
 
 
+COMPILING = """
+import os, numba.core.compiler as compiler
+from meanfield_pde.attention.sum.tiles import summarise_nodes
+import numpy as np
+from mpi4py import MPI
+compiled, compile_extra = [], compiler.compile_extra
+def counted(*arguments, **options):
+    compiled.append(arguments[2].__name__)
+    return compile_extra(*arguments, **options)
+compiler.compile_extra = counted
+MPI.COMM_WORLD.Barrier()
+summarise_nodes(np.zeros(8), np.zeros((3, 8)), np.zeros(1), np.zeros((3, 1)))
+os.write(1, f"{compiled.count('summarise_nodes')}\\n".encode())
+"""
+
+
+@pytest.mark.slow
+def test_one_rank_of_a_machine_compiles(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others, which come to the kernel at the same time, take it from the cache."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    script = tmp_path / "compiling.py"
+    script.write_text(COMPILING)
+    ended = command(ranks=4, script=script)
+    assert sorted(ended.stdout.split()) == ["0", "0", "0", "1"], ended.stderr
+
+
 @pytest.mark.parametrize("module", ["_platform", "attention.sum.tiles", "case.file", "cli.options"])
 def test_ctrl_c_during_import_is_one_line(module: str) -> None:
     code = (
@@ -171,7 +199,7 @@ def test_what_a_large_mesh_needs_is_said_before_it_is_made(
     for line in (("run",), ("lifetime", "--beta", 20), ("transition", "--strength", 0.1, 0.2)):
         code, err = main(line[0], case, *line[1:], "--output", case.with_suffix(""))
         assert (code, err.count("\n")) == (2, 1)
-        assert "mesh.cells = 10000000 needs about 16.2 GB, and this machine has 8 GB" in err
+        assert "mesh.cells = 10000000 needs about 23.3 GB, and this machine has 8 GB" in err
     monkeypatch.setattr("meanfield_pde.support.memory.machine_memory", lambda: 64e9)
 
     def no_mesh(*arguments: object, **options: object) -> None:
@@ -182,7 +210,7 @@ def test_what_a_large_mesh_needs_is_said_before_it_is_made(
         monkeypatch.setattr("meanfield_pde.experiments.cost.free_memory", lambda free=free: free)
         _, err = main("run", case, *shown, "--output", case.with_suffix(""))
         said = err.splitlines()
-        assert "16.2 GB, 1600 bytes a cell on each rank of this machine" in said[0]
+        assert "23.3 GB, 2300 bytes a cell; " in said[0]
         assert "no mesh" in said[1]
 
 

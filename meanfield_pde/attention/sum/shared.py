@@ -22,12 +22,12 @@ class _Deal:
     Attributes:
         tiles: of this rank.
         counts: how many numbers each rank contributes.
-        order: the targets in the order in which the ranks' results follow one another.
+        places: of the targets where the ranks' results follow one another.
     """
 
     tiles: np.ndarray
     counts: list[int]
-    order: np.ndarray
+    places: np.ndarray
 
 
 class SharedSum:
@@ -35,7 +35,7 @@ class SharedSum:
 
     Tiles of targets, or runs of them, are dealt in turn, because their cost varies from place to
     place on the sphere; groups of sources, for the moments of the expansion, in ranges. Every rank
-    gets the whole result: O(cells) numbers, as many as the masses it needs in any case.
+    can have the whole result: O(cells) numbers, as many as the masses it needs in any case.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class SharedSum:
         return str(self._sum.estimate)
 
     @timed("Attention sum")
-    def __call__(self, log_masses: np.ndarray) -> np.ndarray:
-        """Rows (m, log Z) at all targets for the log masses of all sources. Collective."""
+    def __call__(self, log_masses: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
+        """Rows (m, log Z) at the targets wanted, or all, for all log masses. Collective."""
         attention_sum = self._sum
         many = self._comm.size > 1 and attention_sum.many
         attention_sum.load(log_masses, *([self._dealt] if many else []))
@@ -69,13 +69,11 @@ class SharedSum:
         own = np.ascontiguousarray(attention_sum.sums(deal.tiles, total).T)
         gathered = own
         if self._comm.size > 1:
-            gathered = np.empty((len(deal.order), 4))
+            gathered = np.empty((attention_sum.targets.tiles * TILE, 4))
             self._comm.Allgatherv(own, [gathered, deal.counts])
+        rows = gathered[deal.places if wanted is None else deal.places[wanted]]
         dimension = attention_sum.sources.dimension
-        result = np.empty((attention_sum.targets.count, dimension + 1))
-        result[deal.order, :-1] = gathered[:, :dimension]
-        result[deal.order, -1] = gathered[:, 3]
-        return result
+        return rows if dimension == 3 else np.delete(rows, np.s_[dimension:3], axis=1)
 
     def _dealt(self, work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
         """The rows of all items, each done by one rank. Collective."""
@@ -96,7 +94,9 @@ class SharedSum:
             shares = [np.flatnonzero(runs % size == rank) for rank in range(size)]
             order = targets.order.reshape(-1, TILE)[np.concatenate(shares)].ravel()
             counts = [share.size * TILE * 4 for share in shares]
-            self._deals[run] = _Deal(shares[self._comm.rank], counts, order)
+            places = np.empty(targets.count, dtype=np.int64)
+            places[order] = np.arange(len(order))
+            self._deals[run] = _Deal(shares[self._comm.rank], counts, places)
         return self._deals[run]
 
     def _total_moments(self) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,15 @@ from meanfield_pde.errors import InputError
 LARGEST_SCORE = 1e14
 # From so many targets on, tiles are nested in larger groups.
 MANY = 8192
+
+
+# Takes work and its items; gives the rows of all items, whoever has done them.
+Share = Callable[[Callable[[np.ndarray], np.ndarray], np.ndarray], np.ndarray]
+
+
+def alone(work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
+    """Everything is done here."""
+    return work(items)
 
 
 class Sources:
@@ -51,15 +61,26 @@ class Sources:
         self._log_masses = np.empty(len(self._order))
         self.largest = NO_MASS
 
-    def load(self, log_masses: np.ndarray) -> None:
-        """Take the logs of the masses, in the order of the points given."""
+    def load(self, log_masses: np.ndarray, share: Share = alone) -> None:
+        """Take the logs of the masses, in the order of the points given.
+
+        Args:
+            log_masses: of all points.
+            share: has the leaves, of which each has a row of its own, summarised among ranks.
+        """
         np.maximum(log_masses, NO_MASS, out=self._given[:-1])
         self._log_masses = self._given[self._order]
         self.largest = float(self._given.max())
         log_mass, mean = self._group_log_mass, self._group_mean
-        summarise_leaves(self.points, self._log_masses, log_mass[0], mean[0])
+        rows = share(self._summary, np.arange(self.leaves))
+        log_mass[0][:], mean[0][:] = rows[:, 0], rows[:, 1:].T
         for level in (1, 2):
             summarise_nodes(log_mass[level - 1], mean[level - 1], log_mass[level], mean[level])
+
+    def _summary(self, leaves: np.ndarray) -> np.ndarray:
+        rows = np.empty((len(leaves), 4))
+        summarise_leaves(self.points, self._log_masses, leaves, rows)
+        return rows
 
     def scaled_masses(self) -> np.ndarray:
         """The masses loaded, in the order of the tree, as parts of the largest."""

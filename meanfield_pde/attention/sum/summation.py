@@ -7,7 +7,7 @@ threads or ranks there are: the results are the same bit for bit on every number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numba
@@ -17,7 +17,7 @@ from meanfield_pde.attention.sum import cost_model
 from meanfield_pde.attention.sum.harmonics import GROUPS
 from meanfield_pde.attention.sum.low_rank import Expansion, all_groups, degree_for
 from meanfield_pde.attention.sum.series import Series, pays
-from meanfield_pde.attention.sum.sources import Sources, Targets, check_scores
+from meanfield_pde.attention.sum.sources import Share, Sources, Targets, alone, check_scores
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
 
@@ -27,14 +27,6 @@ FEW_TERMS = 500_000
 
 # To start a thread, and to wait for it, is worth while for so many nanoseconds of work each.
 WORK_PER_THREAD = 500_000.0
-
-
-# Takes work and its items; gives the rows of all items, whoever has done them.
-Share = Callable[[Callable[[np.ndarray], np.ndarray], np.ndarray], np.ndarray]
-
-
-def _alone(work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
-    return work(items)
 
 
 def _evenly(count: int, most: int) -> np.ndarray:
@@ -84,15 +76,15 @@ class AttentionSum:
         """Whether there is so much to survey that it is worth sharing out."""
         return self._series is not None
 
-    def load(self, log_masses: np.ndarray, share: Share = _alone) -> None:
+    def load(self, log_masses: np.ndarray, share: Share = alone) -> None:
         """Take the logs of the masses of all sources, and choose how to compute their sums.
 
         Args:
             log_masses: of all sources.
-            share: has the survey, of which each item has a row of its own, done among ranks.
+            share: has what makes a row for each of many items done among ranks.
         """
         sources, targets, expansion = self.sources, self.targets, self._expansion
-        sources.load(log_masses)
+        sources.load(log_masses, share)
         if expansion is not None:
             self._masses = sources.scaled_masses()
             # Z e^-r, relative to the largest mass as the expansion has it, must be at least this.

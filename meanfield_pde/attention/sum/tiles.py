@@ -48,11 +48,11 @@ def power_of_two(x):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, fastmath=FAST)
-def summarise_leaves(points, log_masses, log_mass, mean):  # type: ignore[no-untyped-def]
-    """Log mass and mass-weighted mean point of each leaf of the sources."""
+def summarise_leaves(points, log_masses, leaves, rows):  # type: ignore[no-untyped-def]
+    """Rows of log mass and mass-weighted mean point of the leaves listed."""
     share = np.empty(LEAF)
-    for k in range(log_mass.size):
-        start = k * LEAF
+    for k in range(leaves.size):
+        start = leaves[k] * LEAF
         largest = NO_MASS
         for j in range(LEAF):
             largest = max(largest, log_masses[start + j])
@@ -63,8 +63,8 @@ def summarise_leaves(points, log_masses, log_mass, mean):  # type: ignore[no-unt
             x += share[j] * points[0, start + j]
             y += share[j] * points[1, start + j]
             z += share[j] * points[2, start + j]
-        mean[0, k], mean[1, k], mean[2, k] = x / total, y / total, z / total
-        log_mass[k] = largest + math.log(total)
+        rows[k, 0] = largest + math.log(total)
+        rows[k, 1], rows[k, 2], rows[k, 3] = x / total, y / total, z / total
 
 
 @numba.njit(cache=True)
