@@ -43,7 +43,7 @@ STILL, MOVED = 1e-9, 1e-3
 # An entry differs if it does by more than this part of the largest one, and its interval.
 DIFFERS = 1e-3
 # Terms of token sums that are spent on faults which hang on the number of steps.
-STEPPED_BUDGET = 4e9
+STEPPED_BUDGET = 6e9
 STEP_COUNTS = (5, 10, 20, 25, 50, 100, 2, 4, 8, 16, 32, 40, 64, 80, 128, 200)
 HOLDS, LAGS, BARES = (2, 4, 5, 8, 10, 20), (1, 2, 5, 10), (2, 5, 10, 20)
 _FIT_METHODS = ("euler", "layers")

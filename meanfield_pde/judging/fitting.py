@@ -75,7 +75,15 @@ def fit_parameters(trajectories: Trajectories, family: Parameters, scheme: Schem
     chosen = fitted_intervals(trajectories)
     root = np.sqrt(trajectories.weights / len(chosen))[None, :, None]
 
+    known: dict[bytes, np.ndarray] = {}  # the last one, which the Jacobian starts from
+
     def residual(values: np.ndarray) -> np.ndarray:
+        if values.tobytes() not in known:
+            known.clear()
+            known[values.tobytes()] = defects_of(values)
+        return known[values.tobytes()]
+
+    def defects_of(values: np.ndarray) -> np.ndarray:
         shape = (len(chosen), *trajectories.tokens[0].shape)
         try:
             with np.errstate(all="ignore"):
@@ -91,7 +99,7 @@ def fit_parameters(trajectories: Trajectories, family: Parameters, scheme: Schem
         for i in range(len(values)):
             moved = values.copy()
             moved[i] += _DIFFERENCE
-            columns.append((residual(moved) - here) / _DIFFERENCE)
+            columns.append((defects_of(moved) - here) / _DIFFERENCE)
         return np.stack(columns, axis=1)
 
     found = least_squares(
