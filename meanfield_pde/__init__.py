@@ -7,9 +7,12 @@ d/dt mu + div( mu P_x V m[mu](x) ) = 0 on a mesh, at finite beta and at zero tem
     solution = solve(attention, circle_mesh(800), "1 + x*y", until=10, save_every=0.5)
 """
 
-from meanfield_pde import _platform
+from meanfield_pde import _signals
 
-_platform.settle_signals()
+_signals.settle_signals()  # before whatever takes time
+
+from meanfield_pde import _platform  # noqa: E402
+
 _platform.settle_cache()
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 

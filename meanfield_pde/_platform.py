@@ -1,4 +1,4 @@
-"""What has to be settled before anything else is imported: order, cache of kernels, Ctrl-C.
+"""What has to be settled before anything else is imported: order, and cache of kernels.
 
 Two rules for compiled libraries, each learnt from a crash. The PyPI wheel `dolfinx-solver-real`
 carries its own PETSc and has to prepare the loader before DOLFINx or petsc4py is imported. And h5py
@@ -16,9 +16,7 @@ import fcntl
 import importlib
 import importlib.util
 import os
-import signal
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,38 +26,6 @@ INSTALL_HINT = (
     "DOLFINx is not installed: pip install 'meanfield_pde[fenicsx]' (Linux x86_64, "
     "Python 3.12 or later), or use the conda-forge environment in environment.yml"
 )
-
-
-COMMAND = "meanfield-pde"
-STOPPING = (signal.SIGTERM, signal.SIGUSR1)
-
-
-# Signals of a scheduler that came to this process; `support.signals` says what becomes of them.
-NOTED: list[str] = []
-
-
-def note(number: int, frame: object) -> None:
-    """Note a signal: the handler of those that ask a run to stop."""
-    NOTED.append(signal.Signals(number).name)
-
-
-def settle_signals() -> None:
-    """What signals do to the command while it is still being imported.
-
-    Ctrl-C ends it at once, without a traceback. Those that ask a run to stop are noted, since MPI
-    would swallow SIGUSR1.
-    """
-    if Path(sys.argv[0] if sys.argv else "").name != COMMAND:
-        return
-
-    def end(number: int, frame: object) -> None:
-        os.write(2, f"{COMMAND}: interrupted\n".encode())
-        os._exit(130)
-
-    signal.signal(signal.SIGINT, end)
-    if sys.argv[1:2] == ["run"]:
-        for number in STOPPING:
-            signal.signal(number, note)
 
 
 def settle_cache() -> None:

@@ -16,6 +16,9 @@ from meanfield_pde.cli import main as cli
 
 # `mpiexec` and `meanfield-pde` are those of the environment that runs the tests.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+# Workers that test side by side share the cores with each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("MEANFIELD_PDE_THREADS", "1")
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Write = Callable[..., Path]

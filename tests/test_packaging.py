@@ -41,7 +41,7 @@ def test_conda_installs_what_pip_installs() -> None:
     assert environment["fenics-dolfinx"] == f"={version[1]}"
     # Tests that need nothing from PyPI alone.
     test = requirements(PROJECT["optional-dependencies"]["test"])
-    for name in ("pytest", "pytest-timeout"):
+    for name in ("pytest", "pytest-timeout", "pytest-xdist"):
         assert environment[name] == test[name]
 
 

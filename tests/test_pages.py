@@ -135,7 +135,8 @@ def test_the_cases_of_the_pages_are_read(tmp_path: Path) -> None:
 def test_shell_blocks_are_commands_for_set_up_and_for_clusters() -> None:
     run, test = blocks("README.md", "sh")
     assert run.rstrip().endswith("&& .venv/bin/meanfield-pde run demos/circle.toml")
-    assert test.rstrip().endswith("&& .venv/bin/python -m pytest")  # what CI runs, word for word
+    # What CI runs, word for word.
+    assert test.rstrip().endswith("&& .venv/bin/python -m pytest -n 2")
     (slurm,) = blocks("installing.md", "sh")
     assert slurm.startswith("#!/bin/bash\n#SBATCH")
 

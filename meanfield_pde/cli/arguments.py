@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.support.checks import to_path
 
 # Adds a command: its name, what it does, and its line in the help.
@@ -31,6 +32,29 @@ def number(text: str) -> float:
 def vector(text: str) -> list[float]:
     """Numbers separated by commas."""
     return [number(part) for part in text.split(",")]
+
+
+def add_however_long(parser: argparse.ArgumentParser) -> None:
+    """The option that lifts the bound on the number of steps."""
+    parser.add_argument(
+        "--however-long", action="store_true", help="more than 1e9 steps are meant, not a slip"
+    )
+
+
+def add_figures_folder(parser: argparse.ArgumentParser) -> None:
+    """The option that says where figures go."""
+    parser.add_argument(
+        "--output", type=path, metavar="FOLDER", help="put figures/ there, not in the result folder"
+    )
+
+
+@contextmanager
+def figures_elsewhere() -> Iterator[None]:
+    """Name that option where a folder cannot be written."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{error}; have the figures in another folder", "--output") from None
 
 
 def path(text: str) -> Path:

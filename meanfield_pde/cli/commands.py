@@ -15,6 +15,7 @@ from meanfield_pde.attention.heads import Heads
 from meanfield_pde.attention.layers import layers_of
 from meanfield_pde.case.file import read_case
 from meanfield_pde.case.starter import write_starter
+from meanfield_pde.cli.arguments import figures_elsewhere
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.figures.tokens import draw_comparison
@@ -25,7 +26,7 @@ from meanfield_pde.mesh.files import write_surface
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.results import folder as results
 from meanfield_pde.results.measures import read_measure
-from meanfield_pde.support.files import replace_text
+from meanfield_pde.support.files import check_writable, replace_text
 from meanfield_pde.support.memory import check_fits
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import signals_noted
@@ -199,19 +200,22 @@ def compare(options: argparse.Namespace) -> None:
             f"{options.result}: compare judges codes of one head without noise; hold tokens of "
             "others against this density with `meanfield-pde wasserstein`"
         )
+    folder = options.output or options.result
+    with figures_elsewhere():  # said before the tokens are judged, which takes a while
+        on_root(comm, check_writable, folder / results.FIGURES)
     try:
         found = compare_tokens(
             result,
             cloud,
             layer_step=options.layer_step,
             level=options.level,
-            band_file=options.result / BAND,
+            band_file=folder / BAND,
             progress=True,
             comm=comm,
         )
     except InputError as error:
         raise InputError(f"{options.tokens}: {error}") from None
-    figure = on_root(comm, lambda: draw_comparison(result, found))
+    figure = on_root(comm, lambda: draw_comparison(result, found, folder))
     if comm.rank == 0:
         json_text = json.dumps(token_report.summary(found), indent=2)
         print(json_text if options.json else token_report.table(found), flush=True)

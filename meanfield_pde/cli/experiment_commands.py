@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import read_case
-from meanfield_pde.cli.arguments import Command, number, path
+from meanfield_pde.cli.arguments import Command, add_however_long, number, path
 from meanfield_pde.experiments.folder import check_betas, check_counts
 from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
 from meanfield_pde.experiments.sweep import run_sweep
@@ -19,6 +19,7 @@ from meanfield_pde.experiments.transition import run_transition
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.signals import signals_noted
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -54,14 +55,16 @@ def sweep(options: argparse.Namespace) -> None:
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "sweep")
     betas = check_betas(options.beta, fewest=2, name="--beta")
-    summary = run_sweep(
-        case,
-        betas,
-        directory=directory,
-        at_once=whole(options.at_once, "--at-once", 1),
-        quiet=options.quiet,
-        comm=comm,
-    )
+    with signals_noted():
+        summary = run_sweep(
+            case,
+            betas,
+            directory=directory,
+            at_once=whole(options.at_once, "--at-once", 1),
+            quiet=options.quiet,
+            however_long=options.however_long,
+            comm=comm,
+        )
     _print_json(options, summary)
     LOG.info("sweep.csv, summary.json and figures in %s", directory)
 
@@ -71,7 +74,9 @@ def transition(options: argparse.Namespace) -> None:
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "transition")
     strengths = check_betas(options.strength, fewest=2, name="--strength")
-    summary = run_transition(case, strengths, directory=directory, comm=comm)
+    summary = run_transition(
+        case, strengths, directory=directory, however_long=options.however_long, comm=comm
+    )
     _print_json(options, summary)
     if summary["uniform_stable_from"] is not None:
         LOG.info("the uniform density is stable from %.6g on", summary["uniform_stable_from"])
@@ -88,15 +93,19 @@ def lifetime(options: argparse.Namespace) -> None:
     """Measure the lifetimes of a case."""
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "lifetime")
-    summary = measure_lifetimes(
-        case,
-        check_betas(options.beta, name="--beta"),
-        check_counts(options.tokens, name="--tokens"),
-        seeds=whole(options.seeds, "--seeds", 1),
-        directory=directory,
-        until=options.until,
-        comm=comm,
-    )
+    betas = check_betas(options.beta, name="--beta")
+    counts = check_counts(options.tokens, name="--tokens")
+    with signals_noted():
+        summary = measure_lifetimes(
+            case,
+            betas,
+            counts,
+            seeds=whole(options.seeds, "--seeds", 1),
+            directory=directory,
+            until=options.until,
+            however_long=options.however_long,
+            comm=comm,
+        )
     _print_json(options, summary)
     for name, laws in (("density, slope in beta", "density"), ("tokens, slope in log N", "tokens")):
         found = summary.get(laws, {}).get("slope_over_predicted")
@@ -133,4 +142,5 @@ def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
         "--output", type=path, metavar="DIR", help=f"default {what} in the result folder"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
+    add_however_long(parser)
     parser.add_argument("--json", action="store_true", help="print the summary")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import logging
+from pathlib import Path
 
 from mpi4py import MPI
 
-from meanfield_pde.cli.arguments import Command, number, path
+from meanfield_pde.cli.arguments import (
+    Command,
+    add_figures_folder,
+    figures_elsewhere,
+    number,
+    path,
+)
 from meanfield_pde.experiments.redraw import draw_figures
 from meanfield_pde.figures.animation import animate
 from meanfield_pde.figures.interactive import draw_interactive
@@ -27,6 +34,7 @@ def add_figures(command: Command) -> None:
     draw.add_argument(
         "--times", type=number, nargs="+", default=(), metavar="T", help="of the densities drawn"
     )
+    add_figures_folder(draw)
     draw.add_argument("--animate", action="store_true", help="figures/density.gif, too")
     draw.add_argument(
         "--interactive", action="store_true", help="figures/density.html, too: the sphere to turn"
@@ -36,13 +44,14 @@ def add_figures(command: Command) -> None:
 def plot(options: argparse.Namespace) -> None:
     """Draw the figures of a folder."""
     comm = MPI.COMM_WORLD
+    folder = options.output or options.result
     kinds = ((options.animate, animate), (options.interactive, draw_interactive))
-    # What may be refused comes first.
-    moving = [
-        on_root(comm, lambda one=draw: one(read_result(options.result)))
-        for wanted, draw in kinds
-        if wanted
-    ]
-    drawn = on_root(comm, lambda: draw_figures(options.result, options.format, options.times))
-    for one in (*drawn, *moving):
-        LOG.info("%s", one)
+
+    def draw() -> list[Path]:
+        # What may be refused comes first.
+        moving = [one(read_result(options.result), folder) for wanted, one in kinds if wanted]
+        return draw_figures(options.result, options.format, options.times, output=folder) + moving
+
+    with figures_elsewhere():
+        for drawn in on_root(comm, draw):
+            LOG.info("%s", drawn)

@@ -23,6 +23,7 @@ from typing import Any
 from mpi4py import MPI
 from petsc4py import PETSc
 
+from meanfield_pde._signals import let_go
 from meanfield_pde.cli.options import add_commands
 from meanfield_pde.cli.petsc_options import petsc_options
 from meanfield_pde.errors import InputError, MeanfieldError
@@ -79,19 +80,22 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_run(given))
+    code = _run(given)
+    let_go()
+    sys.exit(code)
 
 
 def _run(given: list[str]) -> int:
     comm = MPI.COMM_WORLD
     debug = "--debug" in given
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # see `_platform`
-    _speak_any_encoding()
-    if not debug:  # what is not finite is found and named where it matters
-        warnings.simplefilter("ignore", RuntimeWarning)
-    # PETSc's handler would turn a closed pipe, or a batch system's SIGTERM, into pages of advice.
-    PETSc.Sys.popSignalHandler()
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # see `_signals`
+        _speak_any_encoding()
+        if not debug:  # what is not finite is found and named where it matters
+            warnings.simplefilter("ignore", RuntimeWarning)
+        # PETSc's handler would turn a closed pipe, or a batch system's SIGTERM, into pages of
+        # advice.
+        PETSc.Sys.popSignalHandler()
         ours, petsc = _split_petsc(given)
         options = build_parser().parse_args(ours)
         _start_logging(getattr(options, "log", None), quiet=getattr(options, "quiet", False))

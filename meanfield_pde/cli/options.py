@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from meanfield_pde.case.starter import starter_names
 from meanfield_pde.cli import commands
-from meanfield_pde.cli.arguments import Command, number, path, vector
+from meanfield_pde.cli.arguments import (
+    Command,
+    add_figures_folder,
+    add_however_long,
+    number,
+    path,
+    vector,
+)
 from meanfield_pde.cli.audit_command import add_audit
 from meanfield_pde.cli.experiment_commands import add_experiments
 from meanfield_pde.cli.figure_commands import add_figures
@@ -32,9 +39,7 @@ def _add_runs(command: Command) -> None:
     run.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
     run.add_argument("--overwrite", action="store_true", help="replace the results that are there")
     run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
-    run.add_argument(
-        "--however-long", action="store_true", help="more than 1e9 steps are meant, not a slip"
-    )
+    add_however_long(run)
     run.add_argument("--log", type=path, metavar="FILE", help="add messages, with times, to a file")
 
     limit = command("limit", commands.limit, "spectrum, projection, rates and predicted times")
@@ -82,6 +87,7 @@ def _add_particles(command: Command) -> None:
     compare.add_argument(
         "--level", type=number, default=0.01, metavar="P", help="tokens deviate below it, 0.01"
     )
+    add_figures_folder(compare)
     compare.add_argument("--json", action="store_true", help="one JSON object")
 
 

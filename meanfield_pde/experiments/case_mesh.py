@@ -1,4 +1,4 @@
-"""The mesh that a case asks for: made, or read and checked."""
+"""The mesh that a case asks for: made if the memory is there, or read and checked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meanfield_pde.attention.heads import Heads
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.case.case import MeshCase
 from meanfield_pde.errors import InputError
+from meanfield_pde.experiments.cost import check_memory
 from meanfield_pde.mesh.files import read_mesh
 from meanfield_pde.mesh.surface import circle_mesh, sphere_mesh
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -44,6 +45,7 @@ def case_mesh(mesh: MeshCase, attention: AttentionLike, comm: MPI.Comm) -> dolfi
                 f"concentrates, but A has no dominant eigenvector: {reason}; set mesh.grade = 1"
             )
         axis = space.basis[:, 0]
+    check_memory(mesh, comm)
     make = circle_mesh if mesh.kind == "circle" else sphere_mesh
     assert mesh.cells is not None  # the case has filled in the default
     return make(mesh.cells, grade=mesh.grade, axis=axis, comm=comm)

@@ -3,30 +3,62 @@
     case.toml      the case that was varied        NAME.csv      a row for each measurement
     summary.json   what was concluded              figures/      PNG files
 
-An experiment that was stopped goes on where it was: measurements in the table are not made again.
+An experiment that was stopped goes on where it was when its command is given again: measurements in
+the table are not made again. One at a time may write in a folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import case_text, differing_keys
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, StoppedError
 from meanfield_pde.results.folder import CASE, DENSITY
+from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.support.checks import real, whole
-from meanfield_pde.support.files import make_folder, replace_text
+from meanfield_pde.support.files import replace_text
+from meanfield_pde.support.ranks import on_root
 
 
-def open_folder(directory: Path, case: Case, *, ignore: Iterable[str]) -> None:
-    """Make the folder of an experiment, or refuse one that holds something else.
+@contextmanager
+def experiment_folder(
+    directory: Path, case: Case, *, ignore: Iterable[str], comm: MPI.Comm
+) -> Iterator[None]:
+    """The folder of an experiment, made or taken up again, while the body writes in it. Collective.
+
+    A signal that stops the body leaves what is finished.
 
     Args:
-        directory: the folder.
+        directory: the folder; InputError if it holds something else.
         case: the case that is varied.
         ignore: keys or sections in which it may differ from the one that is there.
+        comm: the ranks of the experiment.
     """
+    lock = FolderLock(directory)
+
+    def open_folder() -> None:
+        _check_folder(directory, case, ignore)
+        lock.acquire()
+        replace_text(directory / CASE, case_text(case))
+
+    try:
+        on_root(comm, open_folder)
+        yield
+    except StoppedError as error:
+        raise StoppedError(
+            f"{directory}: stopped by a signal; what is finished is kept, and the same command "
+            "goes on from there"
+        ) from error
+    finally:
+        lock.release()
+
+
+def _check_folder(directory: Path, case: Case, ignore: Iterable[str]) -> None:
     text = case_text(case)
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory}: the output directory is a file")
@@ -42,8 +74,6 @@ def open_folder(directory: Path, case: Case, *, ignore: Iterable[str]) -> None:
                 f"{directory}: holds an experiment with another case, which differs in "
                 f"{', '.join(keys[:3])}; choose another folder"
             )
-    make_folder(directory)
-    replace_text(found, text)
 
 
 def check_betas(

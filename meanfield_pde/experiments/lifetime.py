@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import time as clock
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -32,6 +33,7 @@ from scipy.linalg import subspace_angles
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, single
 from meanfield_pde.errors import InputError
+from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.initial.given import InitialLike
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -41,6 +43,7 @@ from meanfield_pde.solver.following import check_resolution
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.wide_evolution import LogEvolution
 from meanfield_pde.support.checks import real
+from meanfield_pde.support.signals import stop_if_noted
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.theory.phases import HALF, Progress
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -91,6 +94,7 @@ def density_lifetime(
     resolution: float | None = None,
     noise: float = 0.0,
     threads: int | None = None,
+    however_long: bool = False,
 ) -> Lifetime:
     """The lifetime of the density's metastable state. Collective.
 
@@ -105,6 +109,7 @@ def density_lifetime(
         resolution: of a mesh that follows the mass, see `solve`; `count` is that of its coarsest.
         noise: its strength; the predictions are those without.
         threads: of each rank.
+        however_long: do not refuse more than 1e9 steps.
     """
     begun = clock.perf_counter()
     progress = switching_progress(attention)
@@ -115,30 +120,24 @@ def density_lifetime(
     if resolution is not None:
         resolution = check_resolution(resolution, attention.dimension)
     evolution = start_evolution(equation, initial, resolution, progress.projection)
+    comm = mesh.comm
 
     def moments(times: np.ndarray) -> np.ndarray:
         found = np.empty((len(times), attention.dimension, attention.dimension))
         for i, time in enumerate(times):
-            evolution.advance(float(time))
+            evolution.advance(float(time), lambda _: stop_if_noted(comm))
             here = evolution.equation.volumes
             centre = here.centre[: here.owned]
             own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
-            found[i] = mesh.comm.allreduce(own) / evolution.mass
+            found[i] = comm.allreduce(own) / evolution.mass
         return found
 
-    found, last, angle = _followed(moments, progress, until, mesh.comm)
-    evolution.close()
-    return Lifetime(
-        "density",
-        attention.beta,
-        volumes.global_cells,
-        None,
-        found,
-        last,
-        angle,
-        isinstance(evolution, LogEvolution),
-        clock.perf_counter() - begun,
-    )
+    with closing(evolution):
+        check_steps([evolution], until, "until", however_long=however_long)
+        found, last, angle = _followed(moments, progress, until, comm)
+    wide, seconds = isinstance(evolution, LogEvolution), clock.perf_counter() - begun
+    beta, cells = attention.beta, volumes.global_cells
+    return Lifetime("density", beta, cells, None, found, last, angle, wide, seconds)
 
 
 def token_lifetime(
@@ -170,6 +169,7 @@ def token_lifetime(
 
     def moments(times: np.ndarray) -> np.ndarray:
         nonlocal x, now
+        stop_if_noted(comm)
         end = float(times[-1])
         cloud = simulate_tokens(
             x,
@@ -228,10 +228,9 @@ def _followed(
     """
     step = 1 / (PER_DECAY * progress.projection.escape_rate)
     count = max(1, math.ceil(until / step))
-    ahead = np.linspace(0, until, count + 1)
     times, fraction = np.zeros(0), np.zeros(0)
-    while len(times) < len(ahead) and not _settled(times, fraction):
-        part = ahead[len(times) : len(times) + 2 * PER_DECAY]
+    while len(times) <= count and not _settled(times, fraction):
+        part = np.arange(len(times), min(len(times) + 2 * PER_DECAY, count + 1)) / count * until
         # Sums over ranks may differ in their last digits; all follow the numbers of the first.
         found = comm.bcast(moments(part))
         times = np.concatenate([times, part])

@@ -19,7 +19,7 @@ from dolfinx import mesh as dolfinx_mesh
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.case import Case
 from meanfield_pde.experiments.case_mesh import case_mesh
-from meanfield_pde.experiments.folder import check_betas, check_counts, open_folder
+from meanfield_pde.experiments.folder import check_betas, check_counts, experiment_folder
 from meanfield_pde.experiments.lifetime import (
     Lifetime,
     density_lifetime,
@@ -51,6 +51,7 @@ def measure_lifetimes(
     seeds: int = 4,
     directory: Path,
     until: float | None = None,
+    however_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> dict[str, Any]:
     """Measure, fit and draw; what is in the folder already is not measured again. Collective.
@@ -62,6 +63,7 @@ def measure_lifetimes(
         seeds: samples of tokens for each of them.
         directory: where lifetime.csv, summary.json and the figure go.
         until: when to give up a measurement.
+        however_long: do not refuse measurements of more than 1e9 steps.
         comm: the ranks that share the work.
 
     Returns:
@@ -72,27 +74,27 @@ def measure_lifetimes(
     attention = single(case.attention, "a lifetime")
     # Refuses what has no lifetime, and a time that is none.
     given_up(switching_progress(attention.with_beta(betas[-1])).projection, until)
-    on_root(comm, lambda: open_folder(directory, case, ignore=_FREE))
-    rows = on_root(comm, read_table, directory / TABLE)
     mesh = case_mesh(case.mesh, attention, comm)
     cells = int(mesh.topology.index_map(mesh.topology.dim).size_global)
     wanted = _wanted(betas, counts, seeds, cells)
-    for key in wanted:
-        same = [row for row in rows if _key(row) == key]
-        kind, beta, count, _ = key
-        limit = ProjectionLimit(attention.with_beta(beta))
-        latest = given_up(limit, until, count if kind == "tokens" else None)
-        if any(row["lifetime"] is not None or row["until"] >= latest for row in same):
-            continue
-        found = _measure(case, mesh, key, until, comm)
-        LOG.info("%s", _line(found))
-        # A measurement that was given up earlier than now is replaced.
-        rows = [row for row in rows if row not in same] + [asdict(found)]
-        on_root(comm, write_table, directory / TABLE, rows)
-    chosen = [row for row in rows if _key(row) in wanted]
-    summary = on_root(comm, summarise_lifetimes, case, chosen)
-    on_root(comm, write_summary, directory, summary | {"versions": versions()})
-    on_root(comm, draw_lifetimes, directory, ProjectionLimit(attention), chosen)
+    with experiment_folder(directory, case, ignore=_FREE, comm=comm):
+        rows = on_root(comm, read_table, directory / TABLE)
+        for key in wanted:
+            same = [row for row in rows if _key(row) == key]
+            kind, beta, count, _ = key
+            limit = ProjectionLimit(attention.with_beta(beta))
+            latest = given_up(limit, until, count if kind == "tokens" else None)
+            if any(row["lifetime"] is not None or row["until"] >= latest for row in same):
+                continue
+            found = _measure(case, mesh, key, until, however_long, comm)
+            LOG.info("%s", _line(found))
+            # A measurement that was given up earlier than now is replaced.
+            rows = [row for row in rows if row not in same] + [asdict(found)]
+            on_root(comm, write_table, directory / TABLE, rows)
+        chosen = [row for row in rows if _key(row) in wanted]
+        summary = on_root(comm, summarise_lifetimes, case, chosen)
+        on_root(comm, write_summary, directory, summary | {"versions": versions()})
+        on_root(comm, draw_lifetimes, directory, ProjectionLimit(attention), chosen)
     return summary
 
 
@@ -108,7 +110,12 @@ def _wanted(betas: Sequence[float], counts: Sequence[int], seeds: int, cells: in
 
 
 def _measure(
-    case: Case, mesh: dolfinx_mesh.Mesh, key: _Key, until: float | None, comm: MPI.Comm
+    case: Case,
+    mesh: dolfinx_mesh.Mesh,
+    key: _Key,
+    until: float | None,
+    however_long: bool,
+    comm: MPI.Comm,
 ) -> Lifetime:
     _, beta, count, seed = key
     attention = single(case.attention, "a lifetime").with_beta(beta)
@@ -125,6 +132,7 @@ def _measure(
         settings=case.solver,
         resolution=case.mesh.resolution,
         noise=noise,
+        however_long=however_long,
     )
 
 

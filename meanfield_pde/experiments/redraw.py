@@ -19,20 +19,28 @@ from meanfield_pde.theory.phases import phases_of_history
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 
-def draw_figures(directory: Path, form: str = "png", times: Sequence[float] = ()) -> list[Path]:
+def draw_figures(
+    directory: Path,
+    form: str = "png",
+    times: Sequence[float] = (),
+    *,
+    output: Path | None = None,
+) -> list[Path]:
     """Draw all figures of a folder, and return their paths.
 
     Args:
         directory: the folder.
+        output: the folder in which figures/ goes; by default the same.
         form: "png", "pdf" or "svg".
         times: at which the densities of a run are drawn; by default a few, evenly chosen.
     """
+    into = output or directory
     of_experiments = {lifetimes.TABLE: _draw_lifetimes, sweep.TABLE: _draw_sweep}
     for table, draw in of_experiments.items():
         if (directory / table).is_file():
             if times:
                 raise InputError(f"{directory}: times can be chosen for the folder of a run only")
-            return draw(directory, form)
+            return draw(directory, into, form)
     result = read_result(directory)
     for time in times:
         if not result.times[0] <= time <= result.times[-1]:
@@ -42,19 +50,19 @@ def draw_figures(directory: Path, form: str = "png", times: Sequence[float] = ()
             )
     projection = ProjectionLimit(result.attention)
     phases = phases_of_history(result.history, projection)
-    return draw_run(directory, result, projection, phases, form, times)
+    return draw_run(into, result, projection, phases, form, times)
 
 
-def _draw_lifetimes(directory: Path, form: str) -> list[Path]:
+def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:
     limit = ProjectionLimit(single(read_case(directory / CASE).attention, "a lifetime"))
-    return [draw_lifetimes(directory, limit, read_table(directory / lifetimes.TABLE), form)]
+    return [draw_lifetimes(into, limit, read_table(directory / lifetimes.TABLE), form)]
 
 
-def _draw_sweep(directory: Path, form: str) -> list[Path]:
+def _draw_sweep(directory: Path, into: Path, form: str) -> list[Path]:
     found = [read_result(path.parent) for path in directory.glob(f"beta-*/{SUMMARY}")]
     if not found:
         raise InputError(f"{directory}: the runs of the sweep are not there, no folder beta-...")
     runs = sorted(found, key=lambda run: run.attention.beta)
     limit = ProjectionLimit(single(runs[0].attention, "a sweep"))
     rows = [row for run in runs for row in rows_of_run(run, limit)]
-    return draw_sweep(directory, runs, rows, limit, summarise_sweep(runs, rows, limit), form)
+    return draw_sweep(into, runs, rows, limit, summarise_sweep(runs, rows, limit), form)

@@ -12,7 +12,7 @@ from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import case_text
 from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.experiments.case_mesh import case_mesh
-from meanfield_pde.experiments.cost import check_memory, check_steps
+from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.experiments.findings import findings
 from meanfield_pde.experiments.summary import summarise
 from meanfield_pde.figures.density import draw_density
@@ -30,6 +30,7 @@ from meanfield_pde.results.writer import ResultWriter, density_store
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.signals import stop_if_noted
 from meanfield_pde.theory.phases import Phases, phases_of_history
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
@@ -70,19 +71,21 @@ def run_case(
             "%s: holds the finished results of this case; they are left as they are", directory
         )
         return _finished(case, comm)
-    check_memory(case.mesh, comm)
     lock = FolderLock(directory)
     simulation: Simulation | None = None
     try:
         if resume:
             on_root(comm, lock.acquire)
         simulation = _simulation(case, comm)
+        stop_if_noted(comm)
         if not resume:
             on_root(comm, lock.acquire)
             on_root(comm, check)  # another run may have been there since
         store, saved = _taken_up(simulation, case, text) if resume else (None, 0)
         _announce(simulation, case)
-        check_steps(simulation, case.time.until, however_long=however_long)
+        check_steps(
+            simulation.evolutions.values(), case.time.until, "time.until", however_long=however_long
+        )
         _open_folder(simulation, case, text, store, saved)
         simulation.run(case.time.save_times, _observers(case, quiet))
         solution = simulation.solution()
@@ -116,9 +119,11 @@ def _finished(case: Case, comm: MPI.Comm) -> Solution:
 
 def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
     try:
+        mesh = case_mesh(case.mesh, case.attention, comm)
+        stop_if_noted(comm)  # large ones take minutes
         return Simulation(
             case.attention,
-            case_mesh(case.mesh, case.attention, comm),
+            mesh,
             case.initial,
             noise=case.noise.strength,
             settings=case.solver,

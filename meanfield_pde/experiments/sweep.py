@@ -23,7 +23,7 @@ from meanfield_pde.attention.layers import single
 from meanfield_pde.case.case import Case, OutputCase
 from meanfield_pde.case.text import case_text, same_case
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments.folder import check_betas, open_folder
+from meanfield_pde.experiments.folder import check_betas, experiment_folder
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
 from meanfield_pde.figures.sweep import draw_sweep
@@ -46,6 +46,7 @@ def run_sweep(
     directory: Path,
     at_once: int = 1,
     quiet: bool = False,
+    however_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> dict[str, Any]:
     """Run, analyse and draw; betas that are finished are not run again. Collective.
@@ -56,6 +57,7 @@ def run_sweep(
         directory: each run goes to a folder `beta-...` in it.
         at_once: runs that share the ranks at the same time, at most as many as there are ranks.
         quiet: no progress bar.
+        however_long: do not refuse runs of more than 1e9 steps.
         comm: the ranks that share the work.
 
     Returns:
@@ -76,8 +78,6 @@ def run_sweep(
             "A = V B^T is a multiple of the identity: the limit is the initial density itself"
         )
     cases = [run_case_of(case, beta, directory) for beta in betas]
-    on_root(comm, lambda: open_folder(directory, case, ignore=("attention.beta", "output")))
-    _run_all(cases, at_once, quiet, comm)
 
     def conclude() -> dict[str, Any]:
         runs = [read_result(one.output.directory) for one in cases]
@@ -88,7 +88,9 @@ def run_sweep(
         draw_sweep(directory, runs, rows, limit, summary)
         return summary
 
-    return on_root(comm, conclude)
+    with experiment_folder(directory, case, ignore=("attention.beta", "output"), comm=comm):
+        _run_all(cases, at_once, quiet, however_long, comm)
+        return on_root(comm, conclude)
 
 
 def run_case_of(case: Case, beta: float, directory: Path) -> Case:
@@ -106,7 +108,9 @@ def run_case_of(case: Case, beta: float, directory: Path) -> Case:
     )
 
 
-def _run_all(cases: Sequence[Case], at_once: int, quiet: bool, comm: MPI.Comm) -> None:
+def _run_all(
+    cases: Sequence[Case], at_once: int, quiet: bool, however_long: bool, comm: MPI.Comm
+) -> None:
     """Deal the runs out to groups of ranks; each group goes through its own, largest beta first."""
     group = comm.rank * at_once // comm.size
     ranks = comm.Split(group, comm.rank)
@@ -118,7 +122,14 @@ def _run_all(cases: Sequence[Case], at_once: int, quiet: bool, comm: MPI.Comm) -
                 LOG.info("beta = %g: %s", case.attention.beta, state)
             if state != "finished":
                 resume, overwrite = state == "resumed", state == "started again"
-                run_case(case, comm=ranks, resume=resume, overwrite=overwrite, quiet=quiet)
+                run_case(
+                    case,
+                    comm=ranks,
+                    resume=resume,
+                    overwrite=overwrite,
+                    quiet=quiet,
+                    however_long=however_long,
+                )
     ranks.Free()
 
 

@@ -31,7 +31,8 @@ from meanfield_pde.attention.layers import layers_of
 from meanfield_pde.case.case import Case
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.experiments.case_mesh import case_mesh
-from meanfield_pde.experiments.folder import open_folder
+from meanfield_pde.experiments.cost import check_steps
+from meanfield_pde.experiments.folder import experiment_folder
 from meanfield_pde.figures.transition import draw_transition
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -66,6 +67,7 @@ def run_transition(
     strengths: Sequence[float],
     *,
     directory: Path,
+    however_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> dict[str, Any]:
     """Follow, analyse and draw. Collective.
@@ -74,6 +76,7 @@ def run_transition(
         case: attention, mesh, initial density and scheme; its own noise does not matter.
         strengths: of the noise, two or more.
         directory: where transition.csv, branch.csv, summary.json and the figure go.
+        however_long: do not refuse evolutions of more than 1e9 steps.
         comm: the ranks that share the work.
 
     Returns:
@@ -87,29 +90,37 @@ def run_transition(
             "a transition needs an attention that does not change, got "
             f"{len(layers_of(case.attention))} layers"
         )
-    on_root(comm, lambda: open_folder(directory, case, ignore=_FREE))
     set_threads(comm)
-    follower = Follower(case, comm)
-    rows = follower.there_and_back(wanted)
-    threshold, shape = follower.threshold(wanted)
-    branch = follower.branch(threshold, shape, wanted[0]) if threshold else []
-    summary = _summary(case, rows, threshold, branch)
-
-    def conclude() -> None:
-        write_table(directory / TABLE, rows)
-        if branch:
-            write_table(directory / BRANCH, [_branch_row(one) for one in branch])
-        write_summary(directory, summary | {"versions": versions()})
-        draw_transition(directory, case.attention, rows, branch, summary)
-
-    on_root(comm, conclude)
+    follower = Follower(case, comm, however_long=however_long)
+    with experiment_folder(directory, case, ignore=_FREE, comm=comm):
+        rows = follower.there_and_back(wanted)
+        threshold, shape = follower.threshold(wanted)
+        branch = follower.branch(threshold, shape, wanted[0]) if threshold else []
+        summary = _summary(case, rows, threshold, branch)
+        on_root(comm, _conclude, directory, case, rows, branch, summary)
     return summary
+
+
+def _conclude(
+    directory: Path,
+    case: Case,
+    rows: list[Row],
+    branch: list[StationaryState],
+    summary: dict[str, Any],
+) -> None:
+    """Tables, summary and figure."""
+    write_table(directory / TABLE, rows)
+    if branch:
+        write_table(directory / BRANCH, [_branch_row(one) for one in branch])
+    write_summary(directory, summary | {"versions": versions()})
+    draw_transition(directory, case.attention, rows, branch, summary)
 
 
 class Follower:
     """Follows the stationary states of a case."""
 
-    def __init__(self, case: Case, comm: MPI.Comm) -> None:
+    def __init__(self, case: Case, comm: MPI.Comm, *, however_long: bool = False) -> None:
+        self._however_long = however_long
         self.volumes = FiniteVolumes(case_mesh(case.mesh, case.attention, comm))
         settings = SolverCase(case.solver.scheme, _TOLERANCE, "off")
         self._equation = Equation(case.attention, self.volumes, settings)
@@ -202,6 +213,8 @@ class Follower:
         equation.diffusion.error = _ROUGH / 10
         chunk = _CHUNK / strength
         try:
+            what = f"noise.strength = {strength:g}: settling up to t"
+            check_steps([evolution], _PATIENCE / strength, what, however_long=self._however_long)
             while evolution.time < _PATIENCE / strength:
                 evolution.advance(evolution.time + chunk)
                 found = self._stationary(self.volumes.gather(evolution.masses), strength)

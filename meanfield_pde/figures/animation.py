@@ -28,8 +28,8 @@ _DPI = 90
 Update = Callable[[int], None]
 
 
-def animate(result: Result) -> Path:
-    """Write figures/density.gif in the result folder and return its path."""
+def animate(result: Result, directory: Path) -> Path:
+    """Write figures/density.gif in a folder and return its path."""
     if len(result.times) < 2:
         raise InputError(
             f"{result.directory}: an animation needs two saved times or more, got "
@@ -40,7 +40,7 @@ def animate(result: Result) -> Path:
     FigureCanvasAgg(figure)
     chosen = figures.evenly(len(result.times), MOST_FRAMES)
     moving = FuncAnimation(figure, update, frames=chosen.tolist(), init_func=lambda: None)
-    path = result.directory / FIGURES / NAME
+    path = directory / FIGURES / NAME
     make_folder(path.parent)
     writer = PillowWriter(fps=FRAMES_PER_SECOND)
     replace_file(path, lambda temporary: moving.save(temporary, writer, dpi=_DPI))

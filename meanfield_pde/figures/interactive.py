@@ -34,8 +34,8 @@ _DASHES = {":": "dot", "-.": "dashdot"}
 _ABOVE = 1.06  # radius at which marks are drawn, so that no cell hides them
 
 
-def draw_interactive(result: Result) -> Path:
-    """Write figures/density.html in the result folder of a run and return its path."""
+def draw_interactive(result: Result, directory: Path) -> Path:
+    """Write figures/density.html in a folder and return its path."""
     if result.dimension != 3:
         raise InputError(
             f"{result.directory}: the interactive view is one of the sphere, this is a circle; "
@@ -48,7 +48,7 @@ def draw_interactive(result: Result) -> Path:
             f"an interactive view needs the package plotly: {INSTALL_HINT}", "--interactive"
         ) from None
     figure = sphere_figure(plotly, result, ProjectionLimit(result.attention))
-    path = result.directory / FIGURES / NAME
+    path = directory / FIGURES / NAME
     make_folder(path.parent)
     options = {"displaylogo": False, "scrollZoom": True}
     replace_text(path, figure.to_html(include_plotlyjs=True, config=options))

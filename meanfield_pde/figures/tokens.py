@@ -23,8 +23,8 @@ DECADES = 4  # of the density on the sphere
 _TOKEN, _DENSITY, _BAND = "#D55E00", "#0072B2", "0.85"  # of Okabe and Ito, but for the grey
 
 
-def draw_comparison(result: Result, comparison: TokenComparison) -> Path:
-    """Draw figures/tokens.png in the result folder and return its path."""
+def draw_comparison(result: Result, comparison: TokenComparison, directory: Path) -> Path:
+    """Draw figures/tokens.png in a folder and return its path."""
     times = comparison.times
     shown = np.unique(np.linspace(0, len(times) - 1, min(SHOWN, len(times))).round().astype(int))
     figure = Figure(figsize=(4 * max(2, len(shown)), 6.6), layout="constrained")
@@ -41,7 +41,7 @@ def draw_comparison(result: Result, comparison: TokenComparison) -> Path:
         draw(panel, result, ours, comparison, theirs)
         panel.set_title(f"t = {times[k]:g}", fontsize="medium")
     _draw_distances(figure.add_subplot(grid[1, :]), comparison)
-    return save(figure, result.directory / FIGURES / TOKENS)
+    return save(figure, directory / FIGURES / TOKENS)
 
 
 def _draw_circle(

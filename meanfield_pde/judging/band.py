@@ -176,7 +176,7 @@ def sampling_band(
                 weights,
                 noise=result.noise,
                 # Seeds below 2^31; those above are for other uses.
-                seeds=(blocks[number] + 7919 * seed) % 2**31,
+                seed=(int(blocks[number][0]) + 7919 * seed) % 2**31,
                 done=done,
             )[:, chosen]
             found[number] = features(paths, weights, quantiles)

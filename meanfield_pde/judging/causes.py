@@ -99,7 +99,7 @@ def _plain(trajectories: Trajectories) -> Iterator[Cause]:
 
 def _stepped(trajectories: Trajectories, code: Code, name: str) -> Cause:
     """A change with the steps that go with it best."""
-    found = trajectories.fit(code)
+    found = trajectories.fit(code, most=PROMISING * trajectories.defect)
     steps = ""
     if trajectories.limit < found.size <= PROMISING * trajectories.defect:
         found = trajectories.with_steps(code, _FIT_METHODS)

@@ -13,6 +13,7 @@ whatever error they have is in both.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -162,6 +163,7 @@ def _harmonics(paths: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.stack(means, axis=-1)
 
 
+@functools.cache
 def _null_directions(d: int, degree: int) -> list[tuple[np.ndarray, np.ndarray, int]]:
     if d == 2:
         e = np.eye(2)

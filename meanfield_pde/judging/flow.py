@@ -59,21 +59,25 @@ def mean_at(i, scores, points, log_masses, buffer, mask, hard, out):  # type: ig
 
 @numba.njit(cache=True, fastmath=FAST, parallel=True)
 def _all_means(scores, points, log_masses, mask, hard, unnormalised, chunks):  # type: ignore[no-untyped-def]
-    count = points.shape[1]
-    mean = np.empty((count, 3))
+    """M of all tokens of all clouds, clouds x N x 3; scores and points clouds x 3 x N."""
+    count = points.shape[2]
+    rows = points.shape[0] * count
+    mean = np.empty((points.shape[0], count, 3))
     for chunk in numba.prange(chunks):
         buffer = np.empty(count)
-        for i in range(chunk * count // chunks, (chunk + 1) * count // chunks):
-            log_z = mean_at(i, scores, points, log_masses, buffer, mask, hard, mean[i])
+        for row in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
+            cloud, i = row // count, row % count
+            out = mean[cloud, i]
+            log_z = mean_at(i, scores[cloud], points[cloud], log_masses, buffer, mask, hard, out)
             if unnormalised:
-                mean[i] *= math.exp(log_z)
+                out *= math.exp(log_z)
     return mean
 
 
 def token_push(
     layer: Layer, x: np.ndarray, masses: np.ndarray | None = None, mask: Mask = "none"
 ) -> np.ndarray:
-    """The sum of V m over all heads, and the perceptron's g, at each of the tokens, N x d."""
+    """The sum of V m over all heads, and the perceptron's g, at each of the tokens, ... x N x d."""
     perceptron = perceptron_of(layer)
     push = np.zeros_like(x) if perceptron is None else perceptron.drift(x)
     for head in heads_of(layer):
@@ -84,31 +88,34 @@ def token_push(
 def token_means(
     head: Attention, x: np.ndarray, masses: np.ndarray | None = None, mask: Mask = "none"
 ) -> np.ndarray:
-    """M at each of the tokens, N x d, under the tokens themselves."""
+    """M at each of the tokens, ... x N x d, under the tokens of its own cloud."""
     hard = head.zero_temperature
     z = x @ head.key_query.T if hard else head.scores(x)
     mean = _all_means(
         _padded(z),
         _padded(x),
-        log_weights(masses, len(x), hard=hard),
+        _log_weights(masses, x.shape[-2], hard=hard),
         MASKS[mask],
         hard,
         not head.normalise,
-        min(numba.get_num_threads(), len(x)),
+        min(numba.get_num_threads(), math.prod(x.shape[:-1])),
     )
-    return mean[:, : x.shape[1]]
+    return mean[..., : x.shape[-1]].reshape(x.shape)
 
 
-def log_weights(masses: np.ndarray | None, count: int, *, hard: bool) -> np.ndarray:
+def _log_weights(masses: np.ndarray | None, count: int, *, hard: bool) -> np.ndarray:
     """Binary logarithms of the normalised weights; at zero temperature, whether there is one."""
-    weights = np.ones(count) if masses is None else masses
+    if masses is None:
+        return np.full(count, 0.0 if hard else -math.log2(count))
     if hard:
-        return np.where(weights > 0, 0.0, NO_SCORE)
+        return np.where(masses > 0, 0.0, NO_SCORE)
     with np.errstate(divide="ignore"):
-        return np.maximum(np.log2(weights / weights.sum()), NO_SCORE)
+        return np.maximum(np.log2(masses / masses.sum()), NO_SCORE)
 
 
 def _padded(x: np.ndarray) -> np.ndarray:
-    padded = np.zeros((3, len(x)))
-    padded[: x.shape[1]] = x.T
+    """Clouds ... x N x d as clouds x 3 x N."""
+    clouds = x.reshape(-1, *x.shape[-2:])
+    padded = np.zeros((len(clouds), 3, x.shape[-2]))
+    padded[:, : x.shape[-1]] = clouds.swapaxes(1, 2)
     return padded

@@ -14,7 +14,8 @@ import numpy as np
 
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.judging.causes import Cause, find_cause
-from meanfield_pde.judging.trajectories import Trajectories, keep_numbers
+from meanfield_pde.judging.numbering import keep_numbers
+from meanfield_pde.judging.trajectories import Trajectories
 from meanfield_pde.tokens.cloud import TokenCloud
 
 # A method of fixed steps is met to this mean defect in single precision, and to this much more for
@@ -55,7 +56,7 @@ def judge(
         attention: what should have moved them.
         layer_step: the step that is claimed for them.
     """
-    if len(cloud.times) < 2 or not keep_numbers(cloud):
+    if len(cloud.times) < 2 or not keep_numbers(cloud, attention):
         return None
     found = Trajectories(cloud, attention)
     if len(found.times) < 2:

@@ -52,9 +52,9 @@ def power(
             for i in range(trials)
         ]
     )
-    paths = follow_samples(
-        start, attention, times, noise=result.noise, seeds=2**31 + np.arange(trials)
-    )[:, np.searchsorted(times, result.times[at])]
+    paths = follow_samples(start, attention, times, noise=result.noise, seed=2**31)[
+        :, np.searchsorted(times, result.times[at])
+    ]
     found = features(paths, None, densities_at(result, at))
     seen = [
         band.p_value(Features(one, moments)) < level

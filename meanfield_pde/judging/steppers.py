@@ -12,7 +12,7 @@ from meanfield_pde.tokens.noise import Velocity
 
 def tangent(x: np.ndarray, push: np.ndarray) -> np.ndarray:
     """P_x of the push."""
-    return push - (push * x).sum(axis=1, keepdims=True) * x
+    return push - (push * x).sum(axis=-1, keepdims=True) * x
 
 
 def _euler(velocity: Velocity, x: np.ndarray, h: float) -> np.ndarray:

@@ -62,6 +62,7 @@ class Trajectories:
         defect: mean defect of the equation.
         limit: what may be left by a hypothesis that explains the tokens.
         magnified: by how much the equation magnifies a small error, K x N.
+        telling: the intervals, those with the largest defects first.
         distance: mean distance of the tokens from what the equation makes of the first of them.
     """
 
@@ -80,7 +81,9 @@ class Trajectories:
         ends = self.ends(self.right)
         self.magnified = self._magnification(ends)
         self.limit = max(UNEXPLAINED, self._own_error(ends))
-        self.defect = self.size(self.scaled(ends))
+        sizes = [self.size(self.scaled(ends)[[k]]) for k in range(len(ends))]
+        self.defect = max(sizes, default=0.0)
+        self.telling = sorted(range(len(ends)), key=lambda k: -sizes[k])
         path = [self.tokens[0]]
         for begin, end in zip(self.times[:-1], self.times[1:], strict=True):
             path.append(self.right.advance(path[-1], begin, end))
@@ -114,14 +117,23 @@ class Trajectories:
         """The mean defect, the largest over the intervals."""
         return float((np.linalg.norm(defects, axis=2) @ self.weights).max())
 
-    def fit(self, code: Code, title: str = "") -> Fit:
-        """What a hypothesis leaves; everything, if it cannot be computed."""
+    def fit(self, code: Code, title: str = "", most: float = math.inf) -> Fit:
+        """What a hypothesis leaves; everything, if it cannot be computed.
+
+        Beyond `most` the intervals that are left over are not looked at; those on which the
+        equation misses the tokens by most come first.
+        """
+        left = 0.0
         try:
-            with np.errstate(all="ignore"):
-                left = self.size(self.scaled(self.ends(code)))
+            for k in self.telling:
+                with np.errstate(all="ignore"):
+                    here = self.size(self.scaled(self.ends(code, [k]), [k]))
+                left = max(left, here if math.isfinite(here) else math.inf)
+                if left > most:
+                    break
         except (TooCostlyError, SolverError):
             left = math.inf
-        return Fit(code, left if math.isfinite(left) else math.inf, title)
+        return Fit(code, left, title)
 
     def with_steps(self, code: Code, names: Sequence[str] = tuple(ORDERS)) -> Fit:
         """The method and the step by which this equation leaves the least."""
@@ -231,22 +243,3 @@ class Trajectories:
         step = 2 * self.right.own_step
         other = self.ends(self.right.stepped(Scheme("heun", step)))
         return 3 * self.size(self.scaled(other) - self.scaled(ends))
-
-
-def keep_numbers(cloud: TokenCloud) -> bool:
-    """Whether each token keeps its number: it is nearer to where it was than to where others were.
-
-    Numbers dealt out anew at each time leave the mean distance between the positions of a number at
-    two times what it is for any other pairing.
-    """
-    generator = np.random.default_rng(0)
-    for before, after in zip(cloud.tokens[:-1], cloud.tokens[1:], strict=True):
-        own = np.linalg.norm(after - before, axis=1).mean()
-        others = [
-            np.linalg.norm(after[generator.permutation(len(after))] - before, axis=1).mean()
-            for _ in range(40)
-        ]
-        spread = max(float(np.std(others)), 1e-12)
-        if (np.mean(others) - own) / spread > 3.5:
-            return True
-    return False

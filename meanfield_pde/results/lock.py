@@ -59,13 +59,13 @@ class FolderLock:
             return
         try:
             self._path.unlink(missing_ok=True)
-        except OSError as error:  # the folder has turned read-only; nobody holds what is left
+            # A run that was refused leaves no folder behind.
+            if self._made and self._directory.is_dir() and not any(self._directory.iterdir()):
+                self._directory.rmdir()
+        except OSError as error:  # read-only by now, or another disk; nobody holds what is left
             LOG.debug("%s: %s", self._path, error.strerror)
         os.close(self._handle)
         self._handle = None
-        # A run that was refused leaves no folder behind.
-        if self._made and self._directory.is_dir() and not any(self._directory.iterdir()):
-            self._directory.rmdir()
 
     def _take(self, handle: int) -> None:
         try:

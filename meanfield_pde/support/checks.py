@@ -24,6 +24,9 @@ from meanfield_pde.errors import InputError
 # precision. They are put back on it.
 OFF_SPHERE = 1e-6
 LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes, on all file systems in use
+# What takes more steps does not end: at ten microseconds a step it takes three hours, on a mesh of
+# any use weeks to years.
+MOST_STEPS = 1e9
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -58,6 +61,21 @@ def duration(text: str, name: str) -> float:
             f"got {reprlib.repr(text)}"
         )
     return seconds
+
+
+def check_ends(steps: float, what: str, remedy: str, options: str = "") -> None:
+    """InputError if so many steps do not end.
+
+    Args:
+        steps: how many there would be.
+        what: the name and the value of what asks for them.
+        remedy: what to change.
+        options: of the command line, that are a remedy.
+    """
+    if not steps <= MOST_STEPS:
+        raise InputError(
+            f"{what} is about {steps:.1e} steps away, which does not end; {remedy}", options
+        )
 
 
 def choice(value: Any, name: str, options: Collection[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,13 @@ def make_folder(path: Path) -> None:
             path.mkdir(parents=True, exist_ok=True)
         except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
             raise InputError(f"{path}: cannot write the results ({_reason(error)})") from error
+
+
+def check_writable(folder: Path) -> None:
+    """StorageError unless files can be made in a folder, which is made if it is not there."""
+    make_folder(folder)
+    with writing(folder), tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | None = None) -> None:

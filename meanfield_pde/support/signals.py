@@ -11,7 +11,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from meanfield_pde._platform import NOTED, STOPPING, note
+from mpi4py import MPI
+
+from meanfield_pde._signals import NOTED, STOPPING, note
+from meanfield_pde.errors import StoppedError
 
 
 @contextmanager
@@ -26,6 +29,13 @@ def signals_noted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        NOTED.clear()
+
+
+def stop_if_noted(comm: MPI.Comm) -> None:
+    """StoppedError if a signal came to one of the ranks. Collective."""
+    if comm.allreduce(bool(noted()), MPI.LOR):
+        raise StoppedError("stopped by a signal before the first step; nothing is lost")
 
 
 def noted() -> str:

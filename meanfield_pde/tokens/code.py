@@ -20,27 +20,23 @@ from collections.abc import Callable, Iterator, Sequence
 from mpi4py import MPI
 
 import numpy as np
-from scipy.integrate import DOP853
+from scipy.integrate import DOP853, OdeSolver
 
 from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of, pushing
 from meanfield_pde.attention.layers import AttentionLike, layers_of, pieces, stack
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.mesh.geometry import normalised
-from meanfield_pde.support.checks import whole
+from meanfield_pde.support.checks import check_ends, whole
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
-from meanfield_pde.tokens.noise import STEP, Velocity, euler_maruyama, splitting
+from meanfield_pde.tokens.hardmax import hardmax_mean
+from meanfield_pde.tokens.noise import Velocity, euler_maruyama, longest_step, splitting
 
-# Scores within this of the largest, relative to |B^T x|, tie at zero temperature.
-TIE = 1e-12
-# Scores of one block of targets, which bounds the memory.
-_BLOCK = 2_000_000
 # At zero temperature the velocity may jump back and forth, and error control then creeps: this many
 # steps must cover at least this length of time, in units of 1/|V|.
 WATCHED_STEPS = 500
 SHORTEST_PROGRESS = 0.01
-MOST_STEPS = 1e9  # of Euler's method; more do not end
 STEP_AT_ZERO = 0.02  # likewise in units of 1/|V|
 
 
@@ -87,11 +83,9 @@ def simulate_tokens(
             f"{attention.dimension} x {attention.dimension}"
         )
     _check_numbers(step, residual, tolerance, noise, seed)
-    if step is not None and (until - start) / step > MOST_STEPS:
-        raise InputError(
-            f"the step {step!r} divides the time from {start:g} to {until:g} into more than "
-            f"{MOST_STEPS:.0e} steps; give a longer one"
-        )
+    longest = step or min(longest_step(layer, noise) for layer in layers_of(attention))
+    remedy = f"steps are at most {longest:.1e} long"
+    check_ends((until - start) / longest, f"until = {until:g}", remedy)
     set_threads(comm)
     x, weights = given.tokens[0], given.masses
 
@@ -165,21 +159,6 @@ def token_velocity(
     return velocity
 
 
-def hardmax_mean(z: np.ndarray, points: np.ndarray, masses: np.ndarray) -> np.ndarray:
-    """For each row of z the mean of the points y of largest <z, y>, weighted by their masses."""
-    mean = np.empty_like(z)
-    seen = points[masses > 0]
-    weights = masses[masses > 0]
-    rows = max(1, _BLOCK // len(seen))
-    for begin in range(0, len(z), rows):
-        part = z[begin : begin + rows]
-        scores = part @ seen.T
-        slack = TIE * np.linalg.norm(part, axis=1, keepdims=True)
-        tied = np.where(scores >= scores.max(axis=1, keepdims=True) - slack, weights, 0.0)
-        mean[begin : begin + rows] = tied @ seen / tied.sum(axis=1, keepdims=True)
-    return mean
-
-
 def evolve(
     x: np.ndarray,
     attention: AttentionLike,
@@ -188,18 +167,22 @@ def evolve(
     *,
     step: float | None = None,
     tolerance: float = 1e-8,
+    method: type[OdeSolver] = DOP853,
     noise: float = 0.0,
     seed: int = 0,
 ) -> np.ndarray:
     """Positions at the times given, T x N x d; x are those at the first of them.
 
+    Several clouds of tokens, ... x N x d, are moved side by side by a velocity that takes them.
+
     Args:
-        x: N x d points on the sphere.
+        x: N x d points on the sphere, or several clouds of them.
         attention: the attention, or the layers.
         times: increasing.
         velocity: makes the velocity field of an attention.
         step: of Euler's method; None for the Runge-Kutta method.
-        tolerance: of the Runge-Kutta method.
+        tolerance: of the Runge-Kutta method: bounds the error of a step for every token.
+        method: the Runge-Kutta method.
         noise: its strength; see `noise`.
         seed: of the noise.
     """
@@ -208,14 +191,16 @@ def evolve(
         inside = [time for time in times if begin < time <= end]
         stops = inside if inside and inside[-1] == end else [*inside, end]
         if noise:
-            longest = step or STEP / max(pushing(layer), noise)
-            method = splitting if step is None else euler_maruyama
-            states = list(method(velocity(layer), x, begin, stops, longest, noise, seed))
+            longest = step or longest_step(layer, noise)
+            random = splitting if step is None else euler_maruyama
+            states = list(random(velocity(layer), x, begin, stops, longest, noise, seed))
         elif step is None:
             slowest = 0.0
             if layer.zero_temperature:
                 slowest = SHORTEST_PROGRESS / max(pushing(layer), 1e-300)
-            states = list(_runge_kutta(velocity(layer), x, begin, stops, tolerance, slowest))
+            states = list(
+                _runge_kutta(velocity(layer), x, begin, stops, method, tolerance, slowest)
+            )
         else:
             states = list(_euler(velocity(layer), x, begin, stops, step))
         x = states[-1]
@@ -250,6 +235,7 @@ def _runge_kutta(
     x: np.ndarray,
     begin: float,
     stops: Sequence[float],
+    method: type[OdeSolver],
     tolerance: float,
     slowest: float,
 ) -> Iterator[np.ndarray]:
@@ -259,12 +245,12 @@ def _runge_kutta(
         # Homogeneous of degree one: the direction of y moves as the token does, whatever |y| has
         # become by the error of the method. Nothing has to be put back on the sphere on the way.
         points = y.reshape(shape)
-        length = np.linalg.norm(points, axis=1, keepdims=True)
+        length = np.linalg.norm(points, axis=-1, keepdims=True)
         return (length * velocity(points / length)).ravel()
 
     # The method bounds the root mean square of the errors; this bounds the largest.
     bound = max(tolerance / math.sqrt(x.size), 1e-13) / 2
-    solver = DOP853(rate, begin, x.ravel(), stops[-1], rtol=bound, atol=bound)
+    solver = method(rate, begin, x.ravel(), stops[-1], rtol=bound, atol=bound)
     waiting = list(stops)
     watched = begin
     for count in itertools.count(1):

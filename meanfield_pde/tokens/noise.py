@@ -19,12 +19,22 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from meanfield_pde.attention.heads import Layer, pushing
 from meanfield_pde.mesh.geometry import normalised
 
 # Steps of the splitting, in units of 1 / (the bound on the velocity) and of 1 / sigma.
 STEP = 0.02
+# Steps of the Runge-Kutta method are at most so long, in units of 1 / (that bound): it is explicit.
+STABLE = 10.0
 
 Velocity = Callable[[np.ndarray], np.ndarray]
+
+
+def longest_step(layer: Layer, noise: float) -> float:
+    """The longest step with which a layer is followed, unless one is given."""
+    if noise:
+        return STEP / max(pushing(layer), noise)
+    return STABLE / max(pushing(layer), 1e-300)
 
 
 def normals(seed: int, time: float, shape: tuple[int, ...]) -> np.ndarray:
@@ -37,9 +47,9 @@ def normals(seed: int, time: float, shape: tuple[int, ...]) -> np.ndarray:
 
 def wandered(x: np.ndarray, spread: float, xi: np.ndarray) -> np.ndarray:
     """Points after Brownian motion for a time s / sigma, s = `spread`, with normal numbers xi."""
-    tangent = xi - (xi * x).sum(axis=1, keepdims=True) * x
-    curved = max(1 - (x.shape[1] - 2) * spread / 3, 0.0)
-    angle = math.sqrt(2 * spread * curved) * np.linalg.norm(tangent, axis=1, keepdims=True)
+    tangent = xi - (xi * x).sum(axis=-1, keepdims=True) * x
+    curved = max(1 - (x.shape[-1] - 2) * spread / 3, 0.0)
+    angle = math.sqrt(2 * spread * curved) * np.linalg.norm(tangent, axis=-1, keepdims=True)
     return normalised(np.cos(angle) * x + np.sin(angle) * normalised(tangent))
 
 

@@ -3,16 +3,19 @@
 Surface, beta 0.5, 5, 50, N = 200, 1000: right codes of many seeds at all times together, against
 one band of samples for each setting; seeds differ from setting to setting. Then planted faults at
 beta = 5: with trajectories, and from positions at the last time alone.
-`python -m tests.benchmarks.judging [--quick]`.
+`python -m tests.benchmarks.judging [--quick] [--part p-values|faults] [--tokens 200|1000]`.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
 from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
 import numpy as np
+from scipy.integrate import solve_ivp
 
 from meanfield_pde import Attention, Solution, circle_mesh, solve, sphere_mesh
 from meanfield_pde.initial.sampling import sample_tokens
@@ -37,6 +40,7 @@ def matrices(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return query, key, value
 
 
+@functools.cache
 def solved(d: int, beta: float) -> Solution:
     """The density."""
     mesh = circle_mesh(400) if d == 2 else sphere_mesh(1280)
@@ -44,19 +48,26 @@ def solved(d: int, beta: float) -> Solution:
     return solve(attention, mesh, DENSITY, until=TIMES[-1], save_at=TIMES[:-1])
 
 
-def p_values(d: int, beta: float, count: int, seeds: Sequence[int], samples: int) -> np.ndarray:
-    """p-values of right codes, whose tokens are drawn and moved by plain numpy."""
-    solution = solved(d, beta)
-    at = np.arange(len(solution.times))
+def p_values(
+    solution: Solution, beta: float, count: int, seeds: Sequence[int], samples: int
+) -> np.ndarray:
+    """p-values of right codes, whose tokens are drawn and moved by plain numpy and scipy."""
+    d, at = solution.dimension, np.arange(len(solution.times))
     band = sampling_band(solution, at, count, samples=samples, seed=1, comm=MPI.COMM_SELF)
     quantiles, found = densities_at(solution, at), []
-    masses = np.full(count, 1 / count)
+    masses = np.full(count, 1 / count, dtype=np.float32)
+    code = (masses, *(one.astype(np.float32) for one in matrices(d)), np.float32(beta))
+
+    def rate(_: float, y: np.ndarray) -> np.ndarray:
+        x = y.reshape(count, d).astype(np.float32)
+        return np.asarray(oracles.velocity(x, *code).ravel())
+
     for seed in seeds:
-        paths = [sample_tokens(DENSITY, count, seed, d)]
-        steps = 40 if beta < 10 else 80
-        for _ in TIMES:
-            paths.append(oracles.characteristics(paths[-1], masses, *matrices(d), beta, 1.0, steps))
-        found.append(band.p_value(features(np.array(paths), None, quantiles)))
+        x = sample_tokens(DENSITY, count, seed, d)
+        path = solve_ivp(rate, (0, TIMES[-1]), x.ravel(), t_eval=(0, *TIMES), rtol=1e-5, atol=1e-5)
+        tokens = path.y.T.reshape(-1, count, d)
+        tokens /= np.linalg.norm(tokens, axis=2, keepdims=True)
+        found.append(band.p_value(features(tokens, None, quantiles)))
     return np.array(found)
 
 
@@ -146,13 +157,13 @@ def show_p_values(counts: Sequence[int], seeds: int, samples: int) -> None:
         ("surface", "beta", "N", "p < 0.05", "p < 0.01", "mean p"),
     )
     every: list[np.ndarray] = []
+    settings = [(d, beta) for d in SURFACES for beta in (0.5, 5.0, 50.0)]
     for count in counts:
-        for d, surface in SURFACES.items():
-            for beta in (0.5, 5.0, 50.0):
-                first = 1000 * len(every)
-                found = p_values(d, beta, count, range(first, first + seeds), samples)
-                every.append(found)
-                table.row(surface, beta, count, *_below(found))
+        for number, (d, beta) in enumerate(settings):
+            first = 10_000 * count + 1000 * number
+            found = p_values(solved(d, beta), beta, count, range(first, first + seeds), samples)
+            every.append(found)
+            table.row(SURFACES[d], beta, count, *_below(found))
     table.row("all", "", "", *_below(np.concatenate(every)))
 
 
@@ -198,12 +209,20 @@ def _of(seeds: int) -> Callable[[int], str]:
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print the tables, or the part of them that the command line asks for."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--part", choices=("p-values", "faults"))
+    parser.add_argument("--tokens", type=int, choices=(200, 1000))
+    asked, _ = parser.parse_known_args()
     quick = is_quick(__doc__ or "")
     set_threads(MPI.COMM_WORLD)
     counts, seeds, samples = ((200,), 40, 499) if quick else ((200, 1000), 200, 2000)
-    show_faults(counts, 3 if quick else 20, 499 if quick else 999)
-    show_p_values(counts, seeds, samples)
+    if asked.tokens is not None:
+        counts = (asked.tokens,)
+    if asked.part != "p-values":
+        show_faults(counts, 3 if quick else 20, 499 if quick else 999)
+    if asked.part != "faults":
+        show_p_values(counts, seeds, samples)
 
 
 if __name__ == "__main__":

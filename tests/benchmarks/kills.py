@@ -50,6 +50,7 @@ def run(
     return subprocess.Popen(
         [*line, "run", str(case), "--output", str(out), "--quiet", *options],
         env=os.environ | {"MEANFIELD_PDE_THREADS": "1"},
+        stdout=subprocess.DEVNULL,  # where mpiexec says that ranks were killed
         stderr=subprocess.PIPE,
         start_new_session=True,
     )

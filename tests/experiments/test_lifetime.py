@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_case
+from meanfield_pde.experiments import lifetimes
 from meanfield_pde.experiments.lifetime import density_lifetime, switching_progress, token_lifetime
 from meanfield_pde.experiments.lifetimes import summarise_lifetimes
 from meanfield_pde.figures.lifetime import draw_lifetimes
+from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.tables import read_table, write_table
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.theory.fits import fit_or_none, linear_fit
@@ -201,6 +205,36 @@ def test_the_command_measures_once(
     assert err.count("beta = ") == 1
     assert "beta = 35, 160 cells" in err
     assert_figure_shows(drawn[-1], read_table(out / "lifetime.csv"))
+
+
+def test_a_signal_keeps_what_is_measured(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while the first measurement is written; the same command makes the second."""
+    case, out = write_case(DEMO.read_text(), ("cells = 800", "cells = 60")), tmp_path / "out"
+    arguments = ("lifetime", case, "--beta", 20, 30, "--quiet", "--output", out)
+    write = lifetimes.write_table
+
+    def interrupted(path: Path, rows: list) -> None:
+        write(path, rows)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lifetimes, "write_table", interrupted)
+        code, err = main(*arguments)
+    assert (code, err.count("\n"), str(out) in err, "kept" in err) == (75, 1, True, True)
+    kept = read_table(out / "lifetime.csv")
+    assert [row["beta"] for row in kept] == [20]
+    assert main(*arguments) == (0, "")
+    rows = read_table(out / "lifetime.csv")
+    assert [row["beta"] for row in rows] == [20, 30]
+    assert rows[0] == kept[0]
+    # One at a time in a folder.
+    lock = FolderLock(out)
+    lock.acquire()
+    code, err = main(*arguments)
+    assert (code, "another run is writing there" in err) == (2, True)
+    lock.release()
 
 
 def test_what_was_given_up_is_measured_again_with_more_time(

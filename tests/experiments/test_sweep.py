@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,9 @@ from matplotlib.figure import Figure
 from scipy.special import ive
 
 from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_result
+from meanfield_pde.case.case import Case
+from meanfield_pde.experiments import sweep
+from meanfield_pde.experiments.run import run_case
 from meanfield_pde.experiments.sweep_analysis import (
     early_rate,
     least_distance,
@@ -167,6 +173,28 @@ def test_the_command_runs_each_beta_once(
     code, err = main("sweep", write_case(CIRCLE), "--beta", 20, 40, "--output", out)
     assert code == 2
     assert "another case, which differs in mesh.cells, time.until" in err
+
+
+def test_a_signal_keeps_what_has_run(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes at the end of the first run; the same command takes up the second."""
+    case, out = write_case(CIRCLE, *SHORT), tmp_path / "out"
+    arguments = ("sweep", case, "--beta", 20, 40, "--quiet", "--output", out)
+
+    def interrupted(one: Case, **options: Any) -> None:
+        run_case(one, **options)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep, "run_case", interrupted)
+        code, err = main(*arguments)
+    assert (code, err.count("\n"), str(out) in err, "kept" in err) == (75, 1, True, True)
+    assert (out / "beta-40/summary.json").exists()
+    assert not (out / "sweep.csv").exists()
+    code, err = main(*(one for one in arguments if one != "--quiet"))
+    assert (code, "beta = 40: finished" in err) == (0, True)
+    assert len(read_table(out / "sweep.csv")) == 4
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -162,7 +163,70 @@ def test_a_figure_that_cannot_be_written_fails_no_run(
     assert (out / "summary.json").exists()
 
 
-def test_one_run_in_a_folder(write_case: Write, main: Main, tmp_path: Path) -> None:
+# Commands one after another, in a process that may not write where the permissions say so: a
+# superuser may, unless CAP_DAC_OVERRIDE is taken from the set that he can have (PR_CAPBSET_DROP).
+UNPRIVILEGED = """
+import ctypes, os, sys
+if os.environ.pop("DROP", ""):
+    ctypes.CDLL(None).prctl(24, 1)
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+from meanfield_pde.cli.main import main
+for line in sys.argv[1:]:
+    try:
+        main(line.split())
+    except SystemExit as ended:
+        print("exit", ended.code or 0, file=sys.stderr, flush=True)
+"""
+
+
+def test_a_folder_that_is_read_only(main: Main, write_case: Write, tmp_path: Path) -> None:
+    """`plot` and `compare` say so before any work, and put their figures elsewhere if asked to."""
+    case, out = write_case(CIRCLE, ("cells = 200", "cells = 40")), tmp_path / "out"
+    assert main("run", case, "--until", 0.5, "--quiet", "--output", out) == (0, "")
+    tokens, other, script = tmp_path / "t.npz", tmp_path / "other", tmp_path / "commands.py"
+    assert main("tokens", case, "--count", 4, "--until", 0.5, "--output", tokens)[0] == 0
+    script.write_text(UNPRIVILEGED)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    folders = [out, *(path for path in out.rglob("*") if path.is_dir())]
+    lines = [
+        f"plot {out}",
+        f"compare {out} {tokens}",
+        f"run {case} --until 0.5 --overwrite --quiet --output {out}",
+        f"limit {case} --output {out}/limit.txt",
+        f"plot {out} --output {other}",
+    ]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        ended = subprocess.run(
+            [sys.executable, str(script), *lines],
+            env=environment() | {"DROP": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    said = iter(ended.stderr.splitlines())
+    for line in lines[:-1]:
+        message = next(said)
+        assert f"{out}" in message, line
+        assert "cannot be written (Permission denied)" in message, line
+        assert ("--output" in message) == (line.split()[0] in ("plot", "compare"))
+        assert next(said) == "exit 1", line
+    assert list(said)[-1] == "exit 0"
+    assert {path.name for path in (other / "figures").iterdir()} >= {"density.png", "history.png"}
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+
+
+def busy(path: Path) -> None:
+    raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+
+def test_one_run_in_a_folder(
+    write_case: Write, main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, case = tmp_path / "out", write_case(CIRCLE)
     lock = FolderLock(out)
     lock.acquire()
@@ -172,8 +236,13 @@ def test_one_run_in_a_folder(write_case: Write, main: Main, tmp_path: Path) -> N
     assert (code, err.count("\n"), "another run" in err) == (2, 1, True)
     lock.release()
     assert not out.exists()
+    # A folder that cannot be removed, since another disk was put in its place, say.
+    lock = FolderLock(out)
+    lock.acquire()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rmdir", busy)
+        lock.release()
     # What a killed run leaves is a file that nobody holds.
-    out.mkdir()
     (out / LOCK).write_text('{"host": "elsewhere", "process": 1}\n')
     assert main("run", case, "--until", 0, "--quiet", "--output", out) == (0, "")
     assert not (out / LOCK).exists()

@@ -157,7 +157,8 @@ def switching_time(solution):
 
 
 @pytest.mark.parametrize(
-    ("beta", "metastable", "until"), [(80.0, (5.0, 8.0), 60.0), (320.0, (6.0, 30.0), 80.0)]
+    ("beta", "metastable", "until"),
+    [(80.0, (5.0, 8.0), 60.0), pytest.param(320.0, (6.0, 30.0), 80.0, marks=pytest.mark.slow)],
 )
 def test_long_runs_keep_mass_and_pass_through_the_phases(beta, metastable, until):
     """At beta = 320 a second, slower rearrangement at 20.5 degrees takes from t = 45 to 70."""

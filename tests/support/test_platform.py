@@ -10,9 +10,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from meanfield_pde import InputError, _platform
+from meanfield_pde import Attention, InputError, _platform, simulate_tokens
 from meanfield_pde.cli.main import build_parser
 from meanfield_pde.errors import MeanfieldError, StoppedError
 from meanfield_pde.support.checks import duration
@@ -66,7 +67,7 @@ def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> Non
     """A user's density, and a user's observer."""
     script = tmp_path / "failing.py"
     script.write_text(
-        "import numpy as np\nfrom mpi4py import MPI\n"
+        "import os, numpy as np\nfrom mpi4py import MPI\n"
         "from meanfield_pde import Attention, Observer, circle_mesh, solve\n"
         "rank = MPI.COMM_WORLD.rank\n"
         "one = Attention(np.eye(2), np.eye(2), np.eye(2), 1.0)\n"
@@ -80,11 +81,31 @@ def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> Non
         "    try:\n"
         "        solve(one, circle_mesh(20), start, until=1.0, observers=watching)\n"
         "    except Exception as error:\n"
-        "        print(rank, type(error).__name__, error, flush=True)\n"
+        "        line = f'{rank} {type(error).__name__} {error}\\n'\n"
+        "        os.write(1, line.encode())\n"  # at once: ranks write to one stream
     )
     ended = command(ranks=2, script=script)
     told = "SolverError rank 1 failed: ZeroDivisionError: mine"
     assert sorted(ended.stdout.splitlines()) == 2 * [f"0 {told}"] + 2 * ["1 ZeroDivisionError mine"]
+
+
+@pytest.mark.parametrize("module", ["_platform", "attention.sum.tiles", "case.file", "cli.options"])
+def test_ctrl_c_during_import_is_one_line(module: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == 'meanfield_pde.{module}': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.argv = ['bin/meanfield-pde', 'info']\n"
+        "from meanfield_pde.cli.main import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (130, "meanfield-pde: interrupted\n")
+    assert not ended.stdout
 
 
 def test_errors_keep_their_options_between_ranks() -> None:
@@ -127,9 +148,42 @@ def test_what_does_not_end_is_refused(main: Main, write_case: Write, tmp_path: P
     code, err = main("run", case, "--until", 1e15, "--quiet", "--output", out)
     assert (code, err.count("\n"), "--however-long" in err) == (2, 1, True)
     assert not out.exists()
-    line = ("tokens", case, "--count", 10, "--step", 1e-300, "--output", tmp_path / "a.npz")
-    code, err = main(*line)
-    assert (code, err.count("\n"), "steps" in err) == (2, 1, True)
+    metastable = write_case((ROOT / "demos/circle.toml").read_text(), name="m.toml")
+    many = ("--strength", 1e-13, 1e-12)
+    for line in (
+        ("tokens", case, "--count", 10, "--step", 1e-300, "--output", tmp_path / "a.npz"),
+        ("lifetime", metastable, "--beta", 20, "--until", 1e15, "--quiet", "--output", out),
+        ("transition", case, *many, "--quiet", "--output", tmp_path / "other"),
+    ):
+        code, err = main(*line)
+        lines = [one for one in err.splitlines() if "attention sum" not in one]
+        assert (code, len(lines), "does not end" in err) == (2, 1, True), err
+    with pytest.raises(InputError, match="does not end"):
+        simulate_tokens(np.eye(2), Attention(np.eye(2), np.eye(2), np.eye(2), 1.0), 1e15)
+
+
+def test_what_a_large_mesh_needs_is_said_before_it_is_made(
+    main: Main, write_case: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = (ROOT / "demos/circle.toml").read_text()
+    case = write_case(demo, ("cells = 800", "cells = 10_000_000"))
+    monkeypatch.setattr("meanfield_pde.support.memory.machine_memory", lambda: 8e9)
+    for line in (("run",), ("lifetime", "--beta", 20), ("transition", "--strength", 0.1, 0.2)):
+        code, err = main(line[0], case, *line[1:], "--output", case.with_suffix(""))
+        assert (code, err.count("\n")) == (2, 1)
+        assert "mesh.cells = 10000000 needs about 16.2 GB, and this machine has 8 GB" in err
+    monkeypatch.setattr("meanfield_pde.support.memory.machine_memory", lambda: 64e9)
+
+    def no_mesh(*arguments: object, **options: object) -> None:
+        raise InputError("no mesh")
+
+    monkeypatch.setattr("meanfield_pde.experiments.case_mesh.circle_mesh", no_mesh)
+    for free, shown in ((32e9, ()), (9e9, ("--quiet",))):  # a warning if it is not free now
+        monkeypatch.setattr("meanfield_pde.experiments.cost.free_memory", lambda free=free: free)
+        _, err = main("run", case, *shown, "--output", case.with_suffix(""))
+        said = err.splitlines()
+        assert "16.2 GB, 1600 bytes a cell on each rank of this machine" in said[0]
+        assert "no mesh" in said[1]
 
 
 def test_the_batch_script_and_the_image_are_in_step() -> None:

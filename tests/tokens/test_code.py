@@ -17,7 +17,8 @@ from meanfield_pde.attention.layers import Layers
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.initial.tokens import Tokens
 from meanfield_pde.initial.von_mises import Component
-from meanfield_pde.tokens.code import hardmax_mean, simulate_tokens
+from meanfield_pde.tokens.code import simulate_tokens
+from meanfield_pde.tokens.hardmax import hardmax_mean
 from tests import oracles
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -61,7 +62,8 @@ class SharedSum:
     def __call__(self, log_masses: np.ndarray) -> np.ndarray:
         """Rows (m, log Z) at all targets for the log masses of all sources. Collective."""
         attention_sum = self._sum
-        attention_sum.load(log_masses)
+        many = self._comm.size > 1 and attention_sum.many
+        attention_sum.load(log_masses, *([self._dealt] if many else []))
         total = self._total_moments() if attention_sum.estimate.use_low_rank else None
         deal = self._deal(attention_sum.tiles_at_once)
         own = np.ascontiguousarray(attention_sum.sums(deal.tiles, total).T)
@@ -74,6 +76,17 @@ class SharedSum:
         result[deal.order, :-1] = gathered[:, :dimension]
         result[deal.order, -1] = gathered[:, 3]
         return result
+
+    def _dealt(self, work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
+        """The rows of all items, each done by one rank. Collective."""
+        size = self._comm.size
+        own = np.ascontiguousarray(work(items[self._comm.rank :: size]))
+        found = np.empty((len(items), own.shape[1]))
+        counts = [len(items[rank::size]) * own.shape[1] for rank in range(size)]
+        self._comm.Allgatherv(own, [found, counts])
+        rows = np.empty_like(found)
+        rows[np.concatenate([np.arange(len(items))[rank::size] for rank in range(size)])] = found
+        return rows
 
     def _deal(self, run: int) -> _Deal:
         """Who does which tiles, in runs of so many."""

@@ -80,16 +80,22 @@ class Sources:
         survey(scores, tiles, self.tree(), self._slack(tolerance), visits, log_z)
         return visits, log_z
 
-    def log_z_from_below(self, scores: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+    @property
+    def levels_from_below(self) -> tuple[int, ...]:
+        """Levels whose groups are few enough for `log_z_from_below`, the quickest first."""
+        return (2, 1) if self.nodes <= MANY else (2,)
+
+    def log_z_from_below(self, scores: np.ndarray, tiles: np.ndarray, level: int) -> np.ndarray:
         """Jensen's bound of log Z from all groups of a level, tiles x TILE.
 
         Unlike those of `survey`, which take the best group alone, it does not fall with the mass of
         a group.
         """
-        level = 1 if self.nodes <= MANY else 2
         columns = (tiles[:, None] * TILE + np.arange(TILE)).ravel()
         exponent = scores[:, columns].T @ self._group_mean[level] + self._group_log_mass[level]
-        return np.logaddexp.reduce(exponent, axis=1).reshape(-1, TILE)
+        largest = exponent.max(axis=1)
+        total = np.exp(exponent - largest[:, None]).sum(axis=1)
+        return (largest + np.log(total)).reshape(-1, TILE)
 
     def _slack(self, tolerance: float) -> float:
         return math.log(tolerance / (2 * self.leaves))

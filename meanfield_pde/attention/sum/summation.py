@@ -7,7 +7,7 @@ threads or ranks there are: the results are the same bit for bit on every number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numba
@@ -29,6 +29,19 @@ FEW_TERMS = 500_000
 WORK_PER_THREAD = 500_000.0
 
 
+# Takes work and its items; gives the rows of all items, whoever has done them.
+Share = Callable[[Callable[[np.ndarray], np.ndarray], np.ndarray], np.ndarray]
+
+
+def _alone(work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
+    return work(items)
+
+
+def _evenly(count: int, most: int) -> np.ndarray:
+    """At most so many of the numbers below `count`."""
+    return np.linspace(0, max(0, count - 1), min(most, count)).astype(np.int64)
+
+
 class AttentionSum:
     """Softmax means and log Z at fixed targets for masses at fixed sources.
 
@@ -42,8 +55,7 @@ class AttentionSum:
         self.sources = Sources(points)
         self.targets = Targets(where, scores)
         self._tolerance = tolerance
-        count = min(cost_model.SURVEYED, self.targets.tiles)
-        self._surveyed = np.linspace(0, self.targets.tiles - 1, count).astype(np.int64)
+        self._tiles = _evenly(self.targets.tiles, cost_model.SURVEYED)
         self._expansion: Expansion | None = None
         dimension = self.sources.dimension
         longest = float(self.targets.lengths.max())
@@ -56,6 +68,8 @@ class AttentionSum:
             if pays(self.sources, self.targets)
             else None
         )
+        blocks = 0 if self._series is None else self._series.blocks
+        self._blocks = _evenly(blocks, cost_model.SURVEYED_BLOCKS)
         self.estimate: cost_model.Estimate
 
     @property
@@ -65,21 +79,27 @@ class AttentionSum:
             return self._series.tiles
         return 1
 
-    def load(self, log_masses: np.ndarray) -> None:
-        """Take the logs of the masses of all sources, and choose how to compute their sums."""
+    @property
+    def many(self) -> bool:
+        """Whether there is so much to survey that it is worth sharing out."""
+        return self._series is not None
+
+    def load(self, log_masses: np.ndarray, share: Share = _alone) -> None:
+        """Take the logs of the masses of all sources, and choose how to compute their sums.
+
+        Args:
+            log_masses: of all sources.
+            share: has the survey, of which each item has a row of its own, done among ranks.
+        """
         sources, targets, expansion = self.sources, self.targets, self._expansion
         sources.load(log_masses)
-        visits, log_z = sources.survey(targets.scores, self._surveyed, self._tolerance)
-        untrusted = 0.0
         if expansion is not None:
             self._masses = sources.scaled_masses()
             # Z e^-r, relative to the largest mass as the expansion has it, must be at least this.
             self._smallest = 2 * expansion.error / self._tolerance * float(self._masses.sum())
-            if self._series is not None:
-                log_z = np.maximum(log_z, sources.log_z_from_below(targets.scores, self._surveyed))
-            lengths = targets.lengths.reshape(-1, TILE)[self._surveyed]
-            low = log_z - lengths - sources.largest < math.log(self._smallest)
-            untrusted = float(low.any(axis=1).mean())
+        found = share(self._survey, np.arange(len(self._tiles) + len(self._blocks)))
+        visits, untrusted = found[: len(self._tiles)].T
+        cost = found[len(self._tiles) :, 0]
         self.estimate = cost_model.estimate(
             sources=sources.count,
             leaves=sources.leaves,
@@ -89,16 +109,42 @@ class AttentionSum:
             visits=float(visits.mean()),
             terms=None if expansion is None else expansion.terms,
             degree=None if expansion is None else expansion.degree,
-            untrusted=untrusted,
-            series=None if self._series is None else self._work_of_series(self._series),
+            untrusted=float(untrusted.mean()),
+            # None if one of the blocks would be left to tiles.
+            series=None
+            if self._series is None or (cost < 0).any()
+            else float(cost.mean()) * self._series.blocks,
         )
 
-    def _work_of_series(self, series: Series) -> float | None:
-        """Estimated from a few blocks; None if one of them would be left to tiles."""
-        count = min(cost_model.SURVEYED_BLOCKS, series.blocks)
-        surveyed = np.linspace(0, series.blocks - 1, count).astype(np.int64)
-        cost = series.cost(surveyed)
-        return None if (cost < 0).any() else float(cost.mean()) * series.blocks
+    def _survey(self, items: np.ndarray) -> np.ndarray:
+        """A row for each of the tiles, and behind them the blocks, that are surveyed.
+
+        Of a tile the leaves it visits, and 1 if it has a target that the expansion cannot be
+        trusted with; of a block what it costs.
+        """
+        found = np.zeros((len(items), 2))
+        is_tile = items < len(self._tiles)
+        tiles, blocks = self._tiles[items[is_tile]], items[~is_tile] - len(self._tiles)
+        visits, log_z = self.sources.survey(self.targets.scores, tiles, self._tolerance)
+        found[is_tile] = np.column_stack([visits, self._untrusted(tiles, log_z)])
+        if self._series is not None and len(blocks):
+            found[~is_tile, 0] = self._series.cost(self._blocks[blocks])
+        return found
+
+    def _untrusted(self, tiles: np.ndarray, log_z: np.ndarray) -> np.ndarray:
+        """Whether the expansion is too coarse for a tile, by bounds of log Z from below."""
+        if self._expansion is None:
+            return np.zeros(len(tiles), dtype=bool)
+        sources, targets = self.sources, self.targets
+        enough = math.log(self._smallest) + sources.largest
+        enough = enough + targets.lengths.reshape(-1, TILE)[tiles]
+        low = (log_z < enough).any(axis=1)
+        # Better bounds, which take longer, where they may still show that it is fine.
+        for level in sources.levels_from_below if self._series is not None else ():
+            if low.any():
+                found = sources.log_z_from_below(targets.scores, tiles[low], level)
+                low[low] = (np.maximum(log_z[low], found) < enough[low]).any(axis=1)
+        return low
 
     def moments(self, groups: np.ndarray) -> np.ndarray:
         """The moments of the groups of sources listed, for the expansion; to be added up."""
