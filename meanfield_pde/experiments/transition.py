@@ -33,7 +33,9 @@ from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.experiments.folder import experiment_folder
+from meanfield_pde.experiments.taken_up import keep, taken_up
 from meanfield_pde.figures.transition import draw_transition
+from meanfield_pde.history.store import MASSES
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.tables import Row, write_summary, write_table
@@ -56,6 +58,7 @@ _STABLE = 1e-3  # growth in units of the strength that counts as none; turning a
 _CHUNK, _PATIENCE = 0.1, 300.0  # times after which, and until when, Newton's method is tried
 _ROUGH = 1e-3  # error of a step on the way, which Newton's method takes away
 _NEAR = 0.3  # total variation between the density and the state that it is taken to come to
+_THERE = 0.01  # total variation between the density and a state that it has come to
 _KICK = 0.1  # the largest relative change of a state that is pushed off its balance
 _SAME = 0.02  # orders that differ by less are the same state
 _ORDERS = (0.05, 0.1, *np.round(np.arange(0.15, 0.96, 0.05), 2))
@@ -93,7 +96,7 @@ def run_transition(
     set_threads(comm)
     follower = Follower(case, comm, however_long=however_long)
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
-        rows = follower.there_and_back(wanted)
+        rows = follower.there_and_back(wanted, directory / TABLE)
         threshold, shape = follower.threshold(wanted)
         branch = follower.branch(threshold, shape, wanted[0]) if threshold else []
         summary = _summary(case, rows, threshold, branch)
@@ -108,8 +111,7 @@ def _conclude(
     branch: list[StationaryState],
     summary: dict[str, Any],
 ) -> None:
-    """Tables, summary and figure."""
-    write_table(directory / TABLE, rows)
+    """Table of the branch, summary and figure."""
     if branch:
         write_table(directory / BRANCH, [_branch_row(one) for one in branch])
     write_summary(directory, summary | {"versions": versions()})
@@ -129,16 +131,24 @@ class Follower:
         self._diagnostics = Diagnostics(self.volumes, settings.tolerance, layer, noise=1.0)
         self._start = self.volumes.gather(cell_masses(case.initial, self.volumes))
 
-    def there_and_back(self, strengths: Sequence[float]) -> list[Row]:
-        """A row for each strength on the way up, and on the way down again. Collective."""
-        rows: list[Row] = []
-        masses, settled = self._start, False
-        for way, order in (("up", strengths), ("down", strengths[::-1])):
-            for strength in order:
-                state, growth = self._follow(masses, strength, settled)
-                masses, settled = state.masses, True
-                rows.append(self._row(way, state, growth))
-                LOG.info("%s, strength %g: order %.6f", way, strength, state.order)
+    def there_and_back(self, strengths: Sequence[float], table: Path) -> list[Row]:
+        """A row for each strength on the way up, and on the way down again. Collective.
+
+        Each is kept in the table, and what is there of the same way is not followed again.
+        """
+        up = [("up", strength) for strength in strengths]
+        legs = up + [("down", strength) for strength in strengths[::-1]]
+        comm = self.volumes.comm
+        rows, last = on_root(comm, taken_up, table, legs, len(self._start))
+        masses = self._start if last is None else last
+        if rows:
+            LOG.info("%d of %d states are in %s already", len(rows), len(legs), table)
+        for way, strength in legs[len(rows) :]:
+            state, growth = self._follow(masses, strength, bool(rows))
+            masses = state.masses
+            rows.append(self._row(way, state, growth))
+            on_root(comm, keep, table, rows, masses)
+            LOG.info("%s, strength %g: order %.6f", way, strength, state.order)
         return rows
 
     def threshold(self, strengths: Sequence[float]) -> tuple[float | None, np.ndarray]:
@@ -169,7 +179,8 @@ class Follower:
         for order in _ORDERS:
             try:
                 state = problem.at_order(masses, strength, order)
-            except SolverError:
+            except SolverError as error:
+                LOG.info("the ordered states are followed up to r = %g (%s)", order, error)
                 break
             found.append(state)
             if state.strength < least:
@@ -187,8 +198,7 @@ class Follower:
                 state, growth, shape = found
                 if growth <= _STABLE * strength:
                     return state, growth
-                slope = shape / state.masses
-                masses = state.masses * (1 + _KICK * slope / np.abs(slope).max())
+                masses = _pushed(state, shape)
         return self._settle(masses, strength)
 
     def _stationary(
@@ -217,9 +227,16 @@ class Follower:
             check_steps([evolution], _PATIENCE / strength, what, however_long=self._however_long)
             while evolution.time < _PATIENCE / strength:
                 evolution.advance(evolution.time + chunk)
-                found = self._stationary(self.volumes.gather(evolution.masses), strength)
-                if found is not None and found[1] <= _STABLE * strength:
-                    return found[0], found[1]
+                now = self.volumes.gather(evolution.masses)
+                found = self._stationary(now, strength)
+                if found is not None:
+                    state, growth, shape = found
+                    if growth <= _STABLE * strength:
+                        return state, growth
+                    # By its symmetry the density may come to a state that is not stable, and stay.
+                    if np.abs(state.masses - now).sum() < _THERE:
+                        pushed = self.volumes.scatter(_pushed(state, shape))
+                        evolution.restore({MASSES: pushed}, time=evolution.time, step=0)
                 chunk *= 1.5
         finally:
             evolution.close()
@@ -240,6 +257,12 @@ class Follower:
             "growth": growth,
             "residual": state.residual,
         } | {name: found[name] for name in names}
+
+
+def _pushed(state: StationaryState, shape: np.ndarray) -> np.ndarray:
+    """The masses of a state that is not stable, pushed the way they grow."""
+    slope = shape / state.masses
+    return state.masses * (1 + _KICK * slope / np.abs(slope).max())
 
 
 def _branch_row(state: StationaryState) -> Row:

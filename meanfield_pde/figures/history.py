@@ -47,6 +47,7 @@ def draw_history(directory: Path, history: History, form: str = "png") -> Path |
             axes.set_yscale("log", nonpositive="mask")
         axes.set_title(_GROUPS.get(name, name), fontsize="small")
         axes.tick_params(which="both", labelsize="x-small", labelbottom=True)
+        axes.yaxis.get_offset_text().set_size("x-small")
         if several:
             axes.legend(fontsize=5.5, ncols=2 if len(columns) > 3 else 1)
     for axes in grid[: len(panels)][-_WIDE:]:

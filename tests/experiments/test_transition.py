@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 from scipy.special import iv, spherical_in
 
-from meanfield_pde import Attention, SolverError
+from meanfield_pde import Attention, SolverError, read_case
+from meanfield_pde.errors import StoppedError
+from meanfield_pde.experiments.transition import Follower
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.tables import read_table
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.stationary import Stationary, top_of_branch
+from meanfield_pde.solver.stationary import Stationary, StationaryState, top_of_branch
 from tests.problems import MESHES
 
 # Where the transition of the flow without the denominator begins to jump (arXiv:2604.16288).
@@ -105,6 +109,55 @@ density = "exp(2*x)"
 [time]
 until = 1.0
 """
+
+
+def test_a_state_that_is_not_stable_is_left(write_case):
+    """By its symmetry a density may stay at a state between two cells, which grows at 0.06.
+
+    On 40 cells; the states it may turn to, half a cell of 9 degrees away, are stable.
+    """
+    follower = Follower(
+        read_case(write_case(CASE, ("cells = 60", "cells = 40"), ("2*x", "7*x"))), MPI.COMM_WORLD
+    )
+    between = follower.problem.at_order(follower._start, 2.0, 0.92)
+    assert follower.problem.growth(between.masses, between.strength)[0] > 0.05
+    state, growth = follower._settle(between.masses, between.strength)
+    assert growth < 1e-3
+    x, y = state.masses @ follower.problem._mean
+    assert np.degrees(np.arctan2(y, x)) % 9 == pytest.approx(4.5, abs=0.1)
+    assert state.order == pytest.approx(between.order, abs=1e-3)
+
+
+def test_a_stopped_transition_is_taken_up(write_case, tmp_path, monkeypatch):
+    """States that were found are not followed again, and the next begins with the last of them."""
+    case = read_case(write_case(CASE, ("cells = 60", "cells = 20")))
+    followed = []
+
+    def follow(self, masses, strength, settled):
+        if len(followed) == 3:
+            raise StoppedError("by a signal")
+        followed.append((round(masses[0] / self.problem.uniform[0]), settled))
+        step = self.problem.uniform * (strength + len(followed))
+        return StationaryState(step, strength, strength, 0.0), -1.0
+
+    follower, table = Follower(case, MPI.COMM_WORLD), tmp_path / "transition.csv"
+    follower._start = follower.problem.uniform
+    monkeypatch.setattr(Follower, "_follow", follow)
+    with pytest.raises(StoppedError):
+        follower.there_and_back((2.0, 4.0), table)
+    assert followed == [(1.0, False), (3.0, True), (6.0, True)]
+    followed = []
+    rows = follower.there_and_back((2.0, 4.0), table)
+    assert followed == [(7.0, True)]
+    legs = [("up", 2.0), ("up", 4.0), ("down", 4.0), ("down", 2.0)]
+    assert [(row["way"], row["strength"]) for row in rows] == legs
+    assert rows == read_table(table)
+    followed = []
+    assert follower.there_and_back((2.0, 4.0), table) == rows
+    assert followed == []
+    with pytest.raises(StoppedError):  # another way begins anew
+        follower.there_and_back((2.0, 5.0), table)
+    assert followed[0] == (1.0, False)
 
 
 @pytest.mark.slow
