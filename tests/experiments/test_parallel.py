@@ -17,10 +17,12 @@ from meanfield_pde.support.ranks import on_root, shared_errors
 from tests.conftest import Command, Write
 from tests.problems import CIRCLE, SPHERE
 
-# All cases in one start of the program, which is most of the time.
+# All cases in one start of the program, without figures, which are most of the time.
 RUN_ALL = """
 import sys
 from meanfield_pde.cli.main import main
+from meanfield_pde.experiments import run
+run.draw_run = lambda *arguments: []
 folder, *cases = sys.argv[1:]
 for case in cases:
     try:
