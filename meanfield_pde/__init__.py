@@ -1,6 +1,8 @@
 """Mean-field dynamics of attention as a density on the circle and the sphere.
 
-d/dt mu + div( mu P_x V m[mu](x) ) = 0 on a mesh, at finite beta and at zero temperature:
+    d/dt mu + div( mu P_x V m[mu](x) ) = 0
+
+is solved on a mesh, at finite beta and at zero temperature:
 
     from meanfield_pde import (Attention, circle_mesh, solve)
     attention = Attention(query, key, value, beta=40)

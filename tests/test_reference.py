@@ -12,6 +12,7 @@ from pathlib import Path
 import meanfield_pde
 from meanfield_pde.mesh.fields import cell_function, vertex_function
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from tests.reference_links import FRONT, faults, public_names
 
 ROOT = Path(__file__).parents[1]
 # Exported, and what scripts get in their hands besides.
@@ -78,9 +79,30 @@ def test_arguments_of_functions_are_named_in_their_docstrings() -> None:
 
 def test_the_reference_holds_what_is_exported_and_is_built_in_ci() -> None:
     """Pdoc shows what `__all__` names; nothing else that a page tells users to import is hidden."""
-    assert "\npdoc --output-directory" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+    steps = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert re.search(r"^pdoc --output-directory (\S+) meanfield_pde .*\n.*_links \1$", steps, re.M)
     shown = set(meanfield_pde.__all__)
     for page in (ROOT / "README.md", *(ROOT / "demos").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         for names in re.findall(r"^from meanfield_pde import (.*)$", text, re.MULTILINE):
             assert set(names.split(", ")) <= shown, page.name
+
+
+def test_faults_of_the_reference_are_found(tmp_path: Path) -> None:
+    """CI holds what pdoc writes against these: entries that are missing, links to nowhere."""
+    other = tmp_path / "meanfield_pde"
+    other.mkdir()
+    (other / "one.html").write_text("<p id='a'><a href='../meanfield_pde.html#solve'>up</a>")
+    good = "<p id='solve'><a href='meanfield_pde/one.html#a'>1</a><a href='https://x.org'>2</a>"
+    (tmp_path / FRONT).write_text(good)
+    assert faults(tmp_path, {"solve"}) == []
+    links = "<a href='#b'>3</a><a href='two.html'>4</a><a href='meanfield_pde/one.html#c'>5</a>"
+    (tmp_path / FRONT).write_text(good + links)
+    assert faults(tmp_path, {"solve", "run"}) == [
+        f"{FRONT}: has no entry run",
+        f"{FRONT}: the link #b leads nowhere",
+        f"{FRONT}: the link meanfield_pde/one.html#c leads nowhere",
+        f"{FRONT}: the link two.html leads nowhere",
+    ]
+    assert faults(other, set()) == [f"{other}: there is no {FRONT}"]
+    assert {"solve", "Solution.density", "Uniform.cell_masses"} <= public_names()

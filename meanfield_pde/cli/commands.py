@@ -40,8 +40,9 @@ from meanfield_pde.wasserstein import wasserstein
 
 LOG = logging.getLogger("meanfield_pde")
 
-# Exit code of `compare` if the tokens deviate, and where it keeps its samples.
+# Exit code of `compare` if the tokens deviate, where it keeps its samples, and its numbers.
 DEVIATES = 3
+COMPARISON = "comparison.json"
 BAND = "tokens-band.npz"
 
 
@@ -216,10 +217,13 @@ def compare(options: argparse.Namespace) -> None:
     except InputError as error:
         raise InputError(f"{options.tokens}: {error}") from None
     figure = on_root(comm, lambda: draw_comparison(result, found, folder))
+    json_text = json.dumps(token_report.summary(found), indent=2)
     if comm.rank == 0:
-        json_text = json.dumps(token_report.summary(found), indent=2)
         print(json_text if options.json else token_report.table(found), flush=True)
     LOG.info("figure in %s", figure)
+    if options.output is not None:
+        on_root(comm, replace_text, folder / COMPARISON, json_text + "\n")
+        LOG.info("numbers in %s", folder / COMPARISON)
     if not found.agrees:
         raise SystemExit(DEVIATES)
 

@@ -57,29 +57,37 @@ class ProgressLines(Observer):
 
     def __init__(self) -> None:
         self._begun = clock.monotonic()
-        self._first = 0.0  # time of the simulation when it began
+        # When the first step had been taken, and how far it went: kernels are compiled in it, and
+        # its time says nothing about the rest.
+        self._first: tuple[float, float] | None = None
         self._next = self._begun + SHORTEST
 
     def started(self, simulation: Simulation) -> None:
         """Begin to count."""
-        self._begun, self._first = clock.monotonic(), simulation.evolution.time
+        self._begun, self._first = clock.monotonic(), None
         self._next = self._begun + SHORTEST
 
     def stepped(self, simulation: Simulation) -> None:
         """Write a line if it is time for one."""
-        now = clock.monotonic()
+        now, evolution = clock.monotonic(), simulation.evolution
+        if self._first is None:
+            self._first = now, evolution.time
         if now < self._next:
             return
-        passed, evolution = now - self._begun, simulation.evolution
+        passed = now - self._begun
         self._next = now + min(max(0.1 * passed, SHORTEST), LONGEST)
-        done = (evolution.time - self._first) / (simulation.until - self._first)
+        began, at = self._first
+        rest = ""
+        if evolution.time > at:
+            pace = (now - began) / (evolution.time - at)
+            rest = f", about {pace * (simulation.until - evolution.time):.0f} s to go"
         LOG.info(
-            "t = %.4g of %.4g, step %d, dt %.1e, mass %.12f, %.0f s, about %.0f s to go",
+            "t = %.4g of %.4g, step %d, dt %.1e, mass %.12f, %.0f s%s",
             evolution.time,
             simulation.until,
             evolution.step,
             evolution.last_dt,
             evolution.mass,
             passed,
-            passed / done - passed,
+            rest,
         )

@@ -326,7 +326,10 @@ def test_commands(main, write_case, tmp_path, capfd):
     assert (out / "tokens-band.npz").is_file()
     wrong = simulate_tokens(cloud.tokens[0], HEAD.with_beta(3.0), 2.0, save_at=[1.0])
     write_tokens(tmp_path / "wrong.npz", TokenCloud(wrong.times, wrong.tokens))
-    assert main("compare", out, tmp_path / "wrong.npz")[0] == 3
+    elsewhere = tmp_path / "elsewhere"
+    assert main("compare", out, tmp_path / "wrong.npz", "--output", elsewhere)[0] == 3
+    assert json.loads((elsewhere / "comparison.json").read_text())["agrees"] is False
+    assert (elsewhere / "figures" / "tokens.png").is_file()
     code, err = main("compare", out, tmp_path / "missing.npz")
     assert (code, err) == (2, f"meanfield-pde: {tmp_path / 'missing.npz'}: no such token file\n")
     assert main("compare", tmp_path, file)[0] == 2
