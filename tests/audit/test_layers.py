@@ -148,3 +148,15 @@ def test_wrong_layers(tmp_path: Path, arrays: dict[str, np.ndarray], message: st
     np.savez(tmp_path / "t.npz", **arrays)
     with pytest.raises(InputError, match=message):
         read_layers(tmp_path / "t.npz")
+
+
+def test_layers_that_are_equal_do_not_count_among_those_that_are_not() -> None:
+    """Their rounding errors are no scores: the p-value is that of the one layer that differs."""
+    generator = np.random.default_rng(0)
+    units = np.unique(np.sort(generator.integers(0, 40, 469)), return_inverse=True)[1]
+    clouds = [1 + generator.standard_normal((469, 384)) for _ in range(4)]
+    moved = clouds[0] + 0.05 * generator.standard_normal((469, 384)) + 0.02
+    pair = units, units
+    (alone,) = two_sample([clouds[0]], [moved], pair, paired=True)
+    equal = two_sample(clouds[1:] + clouds[:1], [*clouds[1:], moved], pair, paired=True)
+    assert equal.tolist() == [1.0, 1.0, 1.0, alone]
