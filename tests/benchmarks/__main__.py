@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.benchmarks import (
     adaptivity,
+    agreement,
     attention,
     disk,
     fuzz,
@@ -52,6 +53,7 @@ def main() -> None:
         saved_times,
         adaptivity,
         judging,
+        agreement,
         million,
         kills,
         fuzz,
