@@ -133,7 +133,7 @@ def test_tests_share_problems_and_oracles_and_nothing_else() -> None:
 
     The short form of a benchmark is a test that takes it from there.
     """
-    shared = {"tests", "tests.problems", "tests.oracles", "tests.conftest"}
+    shared = {"tests", "tests.problems", "tests.oracles", "tests.conftest", "tests.reference_links"}
     shared |= {"tests.benchmarks.fuzz", "tests.benchmarks.kills", "tests.benchmarks.wasserstein"}
     wrong = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
