@@ -3,8 +3,8 @@
 The masses are stored in the mesh's input order and restored bit for bit on any number of ranks, so
 that a run that was stopped and resumed gives the same results as one that was not.
 
-The checkpoint before is kept until the next: a file that does not check, by a checksum over all
-that is in it, is passed over with a warning, and the run goes on from the one before. Both are
+The checkpoint before is kept until the next: a file that does not check, by a checksum of all
+its bytes, is passed over with a warning, and the run goes on from the one before. Both are
 needed on disks that lose what they said was written; a killed run leaves the newest whole.
 """
 
@@ -27,7 +27,7 @@ from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.following import MOST_CELLS
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support.files import replace_file
-from meanfield_pde.support.hdf5 import CHECKSUM, UNREADABLE, digest, new_hdf5
+from meanfield_pde.support.hdf5 import UNREADABLE, check_seal, new_hdf5, seal
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.timings import timed
 
@@ -67,7 +67,7 @@ def write_checkpoint(directory: Path, simulation: Simulation) -> None:
             file.attrs["columns"] = list(simulation.rows[0]) if simulation.rows else []
             if simulation.distances is not None:
                 file.attrs["open_distances"] = json.dumps(simulation.distances.open)
-            file.attrs[CHECKSUM] = digest(file)
+        seal(path)
 
     path = directory / CHECKPOINT
     on_root(simulation.comm, lambda: replace_file(path, write, keep=directory / PREVIOUS))
@@ -131,10 +131,8 @@ def _read(
     path: Path, simulation: Simulation, expected: dict[str, Shapes], stored: int
 ) -> dict[str, Any]:
     try:
+        check_seal(path)
         with h5py.File(path) as file:
-            # Checkpoints of version 0.1 have none.
-            if CHECKSUM in file.attrs and file.attrs[CHECKSUM] != digest(file):
-                raise InputError(f"{path}: not a readable checkpoint (its checksum is wrong)")
             if file.attrs["mesh"] != _mesh_hash(simulation.cells):
                 raise InputError(f"{path}: the checkpoint was made on another mesh")
             data: dict[str, Any] = {}

@@ -18,7 +18,7 @@ import pytest
 from meanfield_pde import InputError, StorageError, read_result
 from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.names import LOCK
-from meanfield_pde.support.hdf5 import new_hdf5
+from meanfield_pde.support.hdf5 import check_seal, new_hdf5, seal
 from tests.conftest import Main, Write, environment
 from tests.problems import CIRCLE
 
@@ -292,15 +292,42 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     assert (code, err.count("\n"), "checksum" in err) == (2, 1, True)
 
 
+def test_hdf5_is_not_given_a_damaged_checkpoint(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may never come back from one: a byte of an attribute can be enough."""
+    case, out = write_case(CIRCLE), tmp_path / "out"
+    assert main("run", case, "--until", 0, "--quiet", "--output", out) == (0, "")
+    path = out / "checkpoint.h5"
+    content, opened = path.read_bytes(), []
+    open_file = h5py.File
+
+    def noted(name: object, *arguments: object, **options: object) -> h5py.File:
+        opened.append(name)
+        return open_file(name, *arguments, **options)
+
+    monkeypatch.setattr(h5py, "File", noted)
+    for place in range(0, len(content), len(content) // 40):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        with pytest.raises(ValueError, match="checksum is wrong"):
+            check_seal(path)
+    for damaged in (content[:-1], content + b"x", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="checksum is wrong"):
+            check_seal(path)
+    code, err = main("run", case, "--quiet", "--resume", "--output", out)
+    assert (code, err.count("\n"), "its checksum is wrong" in err) == (2, 1, True)
+    assert path not in opened
+
+
 @pytest.mark.parametrize("damage", ["nan", "shape", "rows", "negative", "time"])
 def test_checkpoints_that_no_run_writes(
     damage: str, main: Main, write_case: Write, tmp_path: Path
 ) -> None:
-    """Without a checksum, as in those of version 0.1."""
+    """With a checksum that is right."""
     case, out = write_case(CIRCLE), tmp_path / "out"
     assert main("run", case, "--until", 0, "--quiet", "--output", out) == (0, "")
     with h5py.File(out / "checkpoint.h5", "r+") as file:
-        del file.attrs["checksum"]
         masses = file["state/masses"][()]
         if damage == "shape":
             del file["state/masses"]
@@ -313,5 +340,6 @@ def test_checkpoints_that_no_run_writes(
         else:
             masses[3] = {"nan": np.nan, "negative": -1.0}[damage]
             file["state/masses"][()] = masses
+    seal(out / "checkpoint.h5")
     code, err = main("run", case, "--quiet", "--resume", "--output", out)
     assert (code, err.count("\n"), str(out / "checkpoint.h5") in err) == (2, 1, True)
