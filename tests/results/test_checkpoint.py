@@ -8,7 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-from meanfield_pde import read_result
+from meanfield_pde import Attention, circle_mesh, read_result
+from meanfield_pde.history.store import MemoryStore
+from meanfield_pde.results.checkpoint import restore_checkpoint, write_checkpoint
+from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support.hdf5 import seal
 from tests.conftest import Command, Main, Write
 from tests.problems import CIRCLE, OFTEN, SPHERE, run_and_kill
@@ -157,3 +160,26 @@ def test_a_mesh_that_moves(kind: str, command: Command, write_case: Write, tmp_p
         begin, end = file["offsets"][1:3]
         masses = file["masses"][begin:end]
     np.testing.assert_array_equal(masses, whole.masses[1])
+
+
+@pytest.mark.parametrize("resolution", [None, 0.03])
+def test_noise_goes_on_with_the_same_steps(resolution: float | None, tmp_path: Path) -> None:
+    """Those of the noise follow from earlier ones, on a mesh that moves as well."""
+
+    def simulation() -> Simulation:
+        one = np.eye(2)
+        attention = Attention(one, one, np.diag([1.0, 0.4]), 20.0)
+        start = "1 + 0.5*x + 0.3*x*y"
+        return Simulation(
+            attention, circle_mesh(40), start, noise=0.02, threads=1, resolution=resolution
+        )
+
+    whole = simulation()
+    whole.evolution.advance(1.3)
+    write_checkpoint(tmp_path, whole)
+    resumed = simulation()
+    restore_checkpoint(tmp_path, resumed, MemoryStore())
+    for one in (whole, resumed):
+        one.evolution.advance(3.0)
+    assert resumed.evolution.step == whole.evolution.step
+    np.testing.assert_array_equal(resumed.evolution.masses, whole.evolution.masses)
