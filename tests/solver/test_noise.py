@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import ive, spherical_in
 
-from meanfield_pde import Attention, Heads, InputError, Measure, Perceptron, solve
+from meanfield_pde import Attention, Heads, InputError, Measure, Perceptron, solve, sphere_mesh
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh, circle_surface, sphere_surface
@@ -262,3 +264,13 @@ def test_wrong_noise(choices, fragment):
     attention = Attention(np.eye(2), np.eye(2), np.eye(2), 1.0)
     with pytest.raises(InputError, match=fragment):
         solve(attention, MESHES[2](20), until=0.1, **choices)
+
+
+@pytest.mark.parallel([2])
+def test_two_ranks_have_the_noise_of_one():
+    attention = Attention(np.eye(3), np.eye(3), np.diag([1.0, 0.5, 0.3]), 10.0)
+    shared, single = (
+        solve(attention, sphere_mesh(320, comm=comm), "1 + 0.5*x*y", until=0.5, noise=0.1)
+        for comm in (MPI.COMM_WORLD, MPI.COMM_SELF)
+    )
+    np.testing.assert_allclose(shared.masses, single.masses, rtol=1e-11)
