@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Write = Callable[..., Path]
 Main = Callable[..., tuple[int, str]]
+Told = Callable[..., dict[str, Any]]
 
 
 def environment() -> dict[str, str]:
@@ -78,6 +81,21 @@ def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(SystemExit) as ended:
             cli.main([str(argument) for argument in arguments])
         return ended.value.code, capfd.readouterr().err  # type: ignore[return-value]
+
+    return run
+
+
+@pytest.fixture
+def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Run a command with `--json` in this process; the object that it prints."""
+    monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
+
+    def run(*arguments: object) -> dict[str, Any]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*map(str, arguments), "--json"])
+        assert not ended.value.code
+        return json.loads(capfd.readouterr().out)
 
     return run
 

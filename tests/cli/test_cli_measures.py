@@ -10,28 +10,28 @@ import pytest
 
 from meanfield_pde import Measure, read_result, wasserstein
 from meanfield_pde.results.measures import read_measure
-from tests.conftest import Command, Main, Write
+from tests.conftest import Command, Main, Told, Write
 from tests.problems import CIRCLE, SPHERE
 
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
 TURN = "[[0.0, -1.0], [1.0, 0.0]]"
 
 
-def test_limit_prints_a_report_or_json(command: Command, write_case: Write) -> None:
+def test_limit_prints_a_report_or_json(command: Command, told: Told, write_case: Write) -> None:
     case = write_case(CIRCLE)
     report = command("limit", case)
     assert report.returncode == 0
     assert "two atoms at ±" in report.stdout
-    told = json.loads(command("limit", case, "--json").stdout)
-    assert told["dimension"] == 1
-    assert told["contraction_rate"] > 0
+    found = told("limit", case)
+    assert found["dimension"] == 1
+    assert found["contraction_rate"] > 0
 
 
-def test_limit_says_why_there_is_none(command: Command, write_case: Write) -> None:
+def test_limit_says_why_there_is_none(told: Told, write_case: Write) -> None:
     case = write_case(CIRCLE, ("[[1.0, 0.2], [0.0, 0.3]]", TURN))
-    told = json.loads(command("limit", case, "--json").stdout)
-    assert told["exists"] is False
-    assert "complex" in told["reason"]
+    found = told("limit", case)
+    assert found["exists"] is False
+    assert "complex" in found["reason"]
 
 
 def test_run_refuses_to_compare_with_a_limit_that_does_not_exist(
@@ -60,17 +60,14 @@ def write_measures(folder: Path) -> tuple[Path, Path]:
     [(1, "geodesic", 1.0), (2, "geodesic", 1.0), (1, "chordal", np.sin(1.0))],
 )
 def test_wasserstein_of_two_files(
-    p: int, cost: str, expected: float, method: str, command: Command, tmp_path: Path
+    p: int, cost: str, expected: float, method: str, told: Told, tmp_path: Path
 ) -> None:
     """Half of the mass moves by 2, or all of it by 1; chords make the long way cheaper."""
-    done = command(
-        "wasserstein", *write_measures(tmp_path), "--p", p, "--cost", cost, "--method", method,
-        "--json",
-    )  # fmt: skip
-    told = json.loads(done.stdout)
-    assert told[f"w{p}"] == pytest.approx(expected, rel=1e-9)
-    assert told["low"] <= told[f"w{p}"] * (1 + 1e-12)
-    assert told["high"] >= told[f"w{p}"] * (1 - 1e-12)
+    options = ("--p", p, "--cost", cost, "--method", method)
+    found = told("wasserstein", *write_measures(tmp_path), *options)
+    assert found[f"w{p}"] == pytest.approx(expected, rel=1e-9)
+    assert found["low"] <= found[f"w{p}"] * (1 + 1e-12)
+    assert found["high"] >= found[f"w{p}"] * (1 - 1e-12)
 
 
 def test_wasserstein_wrong_input(main: Main, tmp_path: Path) -> None:

@@ -261,7 +261,11 @@ cli.main(sys.argv[1:])
 
 @pytest.mark.parametrize(
     ("error", "rank", "method"),
-    [("KeyError", 1, "_save"), ("KeyError", 0, "_save"), ("SolverError", 1, "solution")],
+    [
+        ("KeyError", 1, "_save"),
+        pytest.param("KeyError", 0, "_save", marks=pytest.mark.slow),
+        ("SolverError", 1, "solution"),
+    ],
 )
 def test_one_failing_rank_ends_all(
     error: str, rank: int, method: str, command: Command, write_case: Write, tmp_path: Path
