@@ -143,7 +143,7 @@ def test_leaves_are_skipped_where_the_scores_are_long() -> None:
         near = points[0] + 0.02 * rng.normal(size=(TILE, 3))
         scores = scale * near / np.linalg.norm(near, axis=1, keepdims=True)
         visits, _ = sources.survey(np.ascontiguousarray(scores.T), np.array([0]), TOLERANCE)
-        visited.append(visits[0] / sources.leaves)
+        visited.append(visits[0, 0] / sources.leaves)
     assert visited[0] == 1.0
     assert visited[1] < 0.25
     assert visited[2] < 0.02

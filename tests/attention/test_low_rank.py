@@ -174,8 +174,8 @@ def test_the_cheaper_way_is_chosen() -> None:
 
 def test_the_cost_grows_with_the_work() -> None:
     case = {
-        "sources": 20_000, "leaves": 1250, "nodes": 157, "tiles": 625, "targets": 10_000,
-        "visits": 1250.0, "terms": 500, "degree": 30, "untrusted": 0.0,
+        "sources": 20_000, "leaves": 1250, "tops": 20, "tiles": 625, "targets": 10_000,
+        "visits": 1250.0, "looked_at": 157.0, "terms": 500, "degree": 30, "untrusted": 0.0,
     }  # fmt: skip
     one = estimate(**case)
     assert one.use_low_rank

@@ -200,8 +200,8 @@ def test_groups_widen_with_the_kernel() -> None:
 
 def test_the_estimate_takes_the_cheapest() -> None:
     case = {
-        "sources": 20_000, "leaves": 1250, "nodes": 157, "tiles": 625, "targets": 10_000,
-        "visits": 1250.0, "terms": 500, "degree": 30, "untrusted": 0.0,
+        "sources": 20_000, "leaves": 1250, "tops": 20, "tiles": 625, "targets": 10_000,
+        "visits": 1250.0, "looked_at": 157.0, "terms": 500, "degree": 30, "untrusted": 0.0,
     }  # fmt: skip
     assert not estimate(**case).use_series
     assert estimate(**case).use_low_rank

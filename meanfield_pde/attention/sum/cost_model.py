@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 # Nanoseconds on one core of an AMD EPYC with AVX-512. Only their ratios decide, and these are about
 # the same on other processors, since both paths are vectorised fused multiply-adds.
-LEAF_VISIT = 140.0  # a leaf for a tile, with its bound
-NODE_SCAN = 15.0  # a node for a tile: the reference, and the bounds above the leaves
+LEAF_VISIT = 165.0  # a leaf for a tile, with its bound
+TOP_SCAN = 20.0  # a group of the top level for a tile, and its bounds
+NODE_SCAN = 10.0  # a node for the reference of a tile
 SOURCE_TERM = 0.13  # a term of the expansion for a source
 TARGET_TERM = 0.3  # and for a target
 TARGET = 45.0  # the Bessel functions of a target
@@ -78,10 +79,11 @@ def estimate(
     *,
     sources: int,
     leaves: int,
-    nodes: int,
+    tops: int,
     tiles: int,
     targets: int,
     visits: float,
+    looked_at: float,
     terms: int | None,
     degree: int | None,
     untrusted: float,
@@ -92,16 +94,17 @@ def estimate(
     Args:
         sources: number of sources.
         leaves: leaves of their tree.
-        nodes: nodes of the middle level.
+        tops: groups of the top level.
         tiles: number of tiles.
         targets: number of targets.
         visits: leaves that a tile visits, on average.
+        looked_at: nodes that it looks at.
         terms: terms of the expansion; None if there is none.
         degree: its degree.
         untrusted: part of the tiles that the expansion has to leave to the tiles.
         series: the work of series, which counts it itself.
     """
-    by_tiles = tiles * (visits * LEAF_VISIT + nodes * NODE_SCAN)
+    by_tiles = tiles * (visits * LEAF_VISIT + looked_at * NODE_SCAN + tops * TOP_SCAN)
     low_rank = None
     if terms is not None:
         low_rank = sources * terms * SOURCE_TERM + targets * (terms * TARGET_TERM + TARGET)

@@ -18,10 +18,42 @@ from meanfield_pde.attention.sum.tiles import FAST
 from meanfield_pde.attention.sum.tree import TILE
 
 GROUPS = 32  # sources are summed in so many groups, which are added up in this order
-_CHUNK = 64  # sources whose harmonics are computed at once
+_SUMS = 16  # lanes in which a sum over sources is kept
+_CHUNK = 4 * _SUMS  # sources whose harmonics are computed at once
 _BATCH = 8  # tiles of targets whose harmonics are computed at once
 _LANES = _BATCH * TILE
 _AHEAD = 24  # degrees beyond the last at which the ratios of Bessel functions are started
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _two_degrees(f, s, g, t, work, here, there):  # type: ignore[no-untyped-def]
+    """The next two degrees of an order for a chunk of sources, added to their sums in lanes.
+
+    A sum over the sources themselves would not be computed in vectors, as its order would change;
+    nor would this be if `work`, rows of z, two degrees, M cos m f, M sin m f, were five arrays.
+    """
+    for i in range(_SUMS):
+        z, one, two = work[i], work[_CHUNK + i], work[2 * _CHUNK + i]
+        even, odd = work[3 * _CHUNK + i], work[4 * _CHUNK + i]
+        a = f * z * one - s * two
+        b = g * z * a - t * one
+        work[2 * _CHUNK + i], work[_CHUNK + i] = a, b
+        real, imaginary, next_real, next_imaginary = a * even, a * odd, b * even, b * odd
+        for strip in range(1, 4):
+            k = i + strip * _SUMS
+            z, one, two = work[k], work[_CHUNK + k], work[2 * _CHUNK + k]
+            even, odd = work[3 * _CHUNK + k], work[4 * _CHUNK + k]
+            a = f * z * one - s * two
+            b = g * z * a - t * one
+            work[2 * _CHUNK + k], work[_CHUNK + k] = a, b
+            real += a * even
+            imaginary += a * odd
+            next_real += b * even
+            next_imaginary += b * odd
+        here[i] += real
+        here[_SUMS + i] += imaginary
+        there[i] += next_real
+        there[_SUMS + i] += next_imaginary
 
 
 @numba.njit(cache=True, parallel=True, fastmath=FAST)
@@ -32,11 +64,12 @@ def moments(points, masses, groups, first, second, start, offset):  # type: igno
     for position in numba.prange(groups.size):
         begin = groups[position] * share
         end = min(begin + share, masses.size)
-        z, sine, power = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(_CHUNK)
-        one, two = np.empty(_CHUNK), np.empty(_CHUNK)
-        even, odd = np.empty(_CHUNK), np.empty(_CHUNK)  # M cos m f, M sin m f
+        sine, power, work = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(5 * _CHUNK)
+        z, one, two = work[:_CHUNK], work[_CHUNK : 2 * _CHUNK], work[2 * _CHUNK : 3 * _CHUNK]
+        even, odd = work[3 * _CHUNK : 4 * _CHUNK], work[4 * _CHUNK :]
         turn_x, turn_y = np.empty(_CHUNK), np.empty(_CHUNK)
-        real, imaginary = result[position, 0], result[position, 1]
+        # One more than there are terms, for the idle degree of an order.
+        sums = np.zeros((first.size + 1, 2 * _SUMS))
         for chunk in range(begin, end, _CHUNK):
             for i in range(_CHUNK):
                 j = min(chunk + i, end - 1)
@@ -50,37 +83,28 @@ def moments(points, masses, groups, first, second, start, offset):  # type: igno
                 odd[i] = 0.0
                 power[i] = 1.0
             for m in range(start.size):
-                scale, sum_even, sum_odd = start[m], 0.0, 0.0
+                scale, lanes = start[m], sums[offset[m]]
                 for i in range(_CHUNK):
                     one[i] = scale * power[i]
                     two[i] = 0.0
-                    sum_even += one[i] * even[i]
-                    sum_odd += one[i] * odd[i]
-                real[offset[m]] += sum_even
-                imaginary[offset[m]] += sum_odd
+                for i in range(_SUMS):
+                    for j in range(i, _CHUNK, _SUMS):
+                        lanes[i] += one[j] * even[j]
+                        lanes[_SUMS + i] += one[j] * odd[j]
                 for term in range(offset[m] + 1, offset[m + 1], 2):
-                    after = min(term + 1, offset[m + 1] - 1)
-                    f, s, g, t = first[term], second[term], first[after], second[after]
-                    sum_even, sum_odd, next_even, next_odd = 0.0, 0.0, 0.0, 0.0
-                    for i in range(_CHUNK):
-                        here = f * z[i] * one[i] - s * two[i]
-                        there = g * z[i] * here - t * one[i]
-                        two[i] = here
-                        one[i] = there
-                        sum_even += here * even[i]
-                        sum_odd += here * odd[i]
-                        next_even += there * even[i]
-                        next_odd += there * odd[i]
-                    real[term] += sum_even
-                    imaginary[term] += sum_odd
-                    if after > term:
-                        real[after] += next_even
-                        imaginary[after] += next_odd
+                    after = term + 1 if term + 1 < offset[m + 1] else first.size
+                    f, s = first[term], second[term]
+                    g, t = (0.0, 0.0) if after == first.size else (first[after], second[after])
+                    _two_degrees(f, s, g, t, work, sums[term], sums[after])
                 for i in range(_CHUNK):
                     power[i] *= sine[i]
                     kept = even[i]
                     even[i] = kept * turn_x[i] - odd[i] * turn_y[i]
                     odd[i] = kept * turn_y[i] + odd[i] * turn_x[i]
+        for term in range(first.size):
+            for part in range(2):
+                for i in range(_SUMS):
+                    result[position, part, term] += sums[term, part * _SUMS + i]
     return result
 
 

@@ -38,7 +38,7 @@ class Sources:
 
     Attributes:
         count, dimension: of the points given.
-        leaves, nodes: numbers of groups of the two lower levels.
+        leaves, nodes, tops: numbers of groups of the three levels.
         on_sphere: whether every |y_j| is one to rounding.
         largest: the largest log mass loaded.
     """
@@ -53,7 +53,7 @@ class Sources:
         padded = np.concatenate([ordered, np.repeat(ordered[-1:], -self.count % LEAF, axis=0)])
         self.points = np.ascontiguousarray(padded.T)
         self._boxes = tuple(boxes(ordered, size) for size in (LEAF, NODE, TOP))
-        self.leaves, self.nodes = len(self._boxes[0]), len(self._boxes[1])
+        self.leaves, self.nodes, self.tops = map(len, self._boxes)
         self.on_sphere = bool((np.abs(np.linalg.norm(points, axis=1) - 1) < 1e-15).all())
         self._given = np.full(self.count + 1, NO_MASS)
         self._group_log_mass = tuple(np.empty(len(box)) for box in self._boxes)
@@ -95,8 +95,8 @@ class Sources:
     def survey(
         self, scores: np.ndarray, tiles: np.ndarray, tolerance: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """For the tiles listed: leaves to visit, and lower bounds of log Z (tiles x TILE)."""
-        visits = np.empty(len(tiles))
+        """For the tiles listed: leaves to visit and nodes to look at; log Z from below, by target."""
+        visits = np.empty((len(tiles), 2))
         log_z = np.empty((len(tiles), TILE))
         survey(scores, tiles, self.tree(), self._slack(tolerance), visits, log_z)
         return visits, log_z
@@ -126,7 +126,7 @@ class Sources:
         return (
             self.points,
             self._log_masses,
-            self._group_mean[1],
+            self._group_mean,
             self._boxes,
             self._group_log_mass,
         )

@@ -90,15 +90,16 @@ class AttentionSum:
             # Z e^-r, relative to the largest mass as the expansion has it, must be at least this.
             self._smallest = 2 * expansion.error / self._tolerance * float(self._masses.sum())
         found = share(self._survey, np.arange(len(self._tiles) + len(self._blocks)))
-        visits, untrusted = found[: len(self._tiles)].T
+        visits, looked_at, untrusted = found[: len(self._tiles)].T
         cost = found[len(self._tiles) :, 0]
         self.estimate = cost_model.estimate(
             sources=sources.count,
             leaves=sources.leaves,
-            nodes=sources.nodes,
+            tops=sources.tops,
             tiles=targets.tiles,
             targets=targets.count,
             visits=float(visits.mean()),
+            looked_at=float(looked_at.mean()),
             terms=None if expansion is None else expansion.terms,
             degree=None if expansion is None else expansion.degree,
             untrusted=float(untrusted.mean()),
@@ -111,10 +112,10 @@ class AttentionSum:
     def _survey(self, items: np.ndarray) -> np.ndarray:
         """A row for each of the tiles, and behind them the blocks, that are surveyed.
 
-        Of a tile the leaves it visits, and 1 if it has a target that the expansion cannot be
-        trusted with; of a block what it costs.
+        Of a tile the leaves it visits, the nodes it looks at, and 1 if it has a target that the
+        expansion cannot be trusted with; of a block what it costs.
         """
-        found = np.zeros((len(items), 2))
+        found = np.zeros((len(items), 3))
         is_tile = items < len(self._tiles)
         tiles, blocks = self._tiles[items[is_tile]], items[~is_tile] - len(self._tiles)
         visits, log_z = self.sources.survey(self.targets.scores, tiles, self._tolerance)

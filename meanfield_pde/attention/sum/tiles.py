@@ -102,27 +102,6 @@ def _raise_to_largest_term(a, b, c, points, log_masses, start, stop, reference):
 
 
 @numba.njit(cache=True, fastmath=FAST)
-def _references(a, b, c, points, log_masses, node_mean, node_log_mass, reference):  # type: ignore[no-untyped-def]
-    """A lower bound of log Z for each target: Jensen's for the best node, and its largest term."""
-    best = np.zeros(TILE, np.int64)
-    reference[:] = 2 * NO_MASS
-    for k in range(node_log_mass.size):
-        x, y, z, mass = node_mean[0, k], node_mean[1, k], node_mean[2, k], node_log_mass[k]
-        for i in range(TILE):
-            low = a[i] * x + b[i] * y + c[i] * z + mass
-            best[i] = k if low > reference[i] else best[i]
-            reference[i] = max(reference[i], low)
-    # Jensen's bound is loose by up to |w| times the size of the node; a term is exact. The targets
-    # of a tile have few best nodes between them.
-    for i in range(TILE):
-        node = best[i]
-        if node in best[:i]:
-            continue
-        stop = min((node + 1) * NODE, log_masses.size)
-        _raise_to_largest_term(a, b, c, points, log_masses, node * NODE, stop, reference)
-
-
-@numba.njit(cache=True, fastmath=FAST)
 def _reaches(a, b, c, reference, box, log_mass, least):  # type: ignore[no-untyped-def]
     """Whether a group's log sum may exceed the reference by `least` for a target of the tile.
 
@@ -136,6 +115,47 @@ def _reaches(a, b, c, reference, box, log_mass, least):  # type: ignore[no-untyp
         high += abs(a[i] * box[9] + b[i] * box[10] + c[i] * box[11])
         count += 1 if high + log_mass - reference[i] >= least else 0
     return count > 0
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _raise_to_best_mean(a, b, c, mean, log_mass, start, stop, best, reference):  # type: ignore[no-untyped-def]
+    """Raise the reference of each target to Jensen's bound of the best of some groups."""
+    for k in range(start, stop):
+        x, y, z, mass = mean[0, k], mean[1, k], mean[2, k], log_mass[k]
+        for i in range(TILE):
+            low = a[i] * x + b[i] * y + c[i] * z + mass
+            best[i] = k if low > reference[i] else best[i]
+            reference[i] = max(reference[i], low)
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _references(a, b, c, points, log_masses, groups, reference):  # type: ignore[no-untyped-def]
+    """A lower bound of log Z for each target: Jensen's for the best node, and its largest term.
+
+    Only nodes of the tops that may hold a better one are looked at. Their number is returned.
+    """
+    node_mean, top_mean, top_box, node_log_mass, top_log_mass = groups
+    best = np.zeros(TILE, np.int64)
+    reference[:] = 2 * NO_MASS
+    _raise_to_best_mean(a, b, c, top_mean, top_log_mass, 0, top_log_mass.size, best, reference)
+    before = reference.copy()
+    best[:] = -1
+    looked_at = 0
+    for top in range(top_log_mass.size):
+        if not _reaches(a, b, c, before, top_box[top], top_log_mass[top], 0.0):
+            continue
+        start, stop = top * BRANCH, min((top + 1) * BRANCH, node_log_mass.size)
+        looked_at += stop - start
+        _raise_to_best_mean(a, b, c, node_mean, node_log_mass, start, stop, best, reference)
+    # Jensen's bound is loose by up to |w| times the size of the node; a term is exact. The targets
+    # of a tile have few best nodes between them.
+    for i in range(TILE):
+        node = best[i]
+        if node < 0 or node in best[:i]:
+            continue
+        stop = min((node + 1) * NODE, log_masses.size)
+        _raise_to_largest_term(a, b, c, points, log_masses, node * NODE, stop, reference)
+    return looked_at
 
 
 @numba.njit(cache=True, fastmath=FAST)
@@ -160,15 +180,16 @@ def _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
 @numba.njit(cache=True, parallel=True, fastmath=FAST)
 def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
     """For each tile listed, the means of y and log Z as columns of `out`."""
-    points, log_masses, node_mean, boxes, group_log_masses = tree
-    leaf_box, leaf_log_mass, node_log_mass = boxes[0], group_log_masses[0], group_log_masses[1]
+    points, log_masses, means, boxes, group_log_masses = tree
+    leaf_box, leaf_log_mass = boxes[0], group_log_masses[0]
+    groups = (means[1], means[2], boxes[2], group_log_masses[1], group_log_masses[2])
     for position in numba.prange(tiles.size):
         first = tiles[position] * TILE
         a = scores[0, first : first + TILE]
         b = scores[1, first : first + TILE]
         c = scores[2, first : first + TILE]
         reference = np.empty(TILE)
-        _references(a, b, c, points, log_masses, node_mean, node_log_mass, reference)
+        _references(a, b, c, points, log_masses, groups, reference)
         leaves = np.empty(leaf_log_mass.size, np.int64)
         found = _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
         level = reference * LOG2_E
@@ -212,8 +233,12 @@ def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def survey(scores, tiles, tree, slack, visits, log_z):  # type: ignore[no-untyped-def]
-    """What the tiles listed would cost: leaves visited, and the bounds from below of log Z."""
-    points, log_masses, node_mean, boxes, group_log_masses = tree
+    """What the tiles listed would cost: rows of leaves visited and nodes looked at for a reference.
+
+    And the bounds from below of log Z.
+    """
+    points, log_masses, means, boxes, group_log_masses = tree
+    groups = (means[1], means[2], boxes[2], group_log_masses[1], group_log_masses[2])
     leaves = np.empty(group_log_masses[0].size, np.int64)
     for position in range(tiles.size):
         first = tiles[position] * TILE
@@ -221,7 +246,7 @@ def survey(scores, tiles, tree, slack, visits, log_z):  # type: ignore[no-untype
         b = scores[1, first : first + TILE]
         c = scores[2, first : first + TILE]
         reference = log_z[position]
-        _references(a, b, c, points, log_masses, node_mean, group_log_masses[1], reference)
-        visits[position] = _leaves_in_reach(
+        visits[position, 1] = _references(a, b, c, points, log_masses, groups, reference)
+        visits[position, 0] = _leaves_in_reach(
             a, b, c, reference, boxes, group_log_masses, slack, leaves
         )
