@@ -1,6 +1,8 @@
 """One attention sum on up to 1,310,720 cells of the sphere, at all temperatures, one thread.
 
-    python -m tests.benchmarks.million [--quick]      (half an hour; --quick: 81,920 cells)
+    python -m tests.benchmarks.million [--quick] [--cells N ...] [--beta B ...] [--density NAME]
+
+A quarter of an hour in all, so that it can be asked for in pieces; --quick takes 81,920 cells.
 
 Seconds are those of a sum at a share of the targets, spread evenly in runs, divided by that share.
 'Error' is the largest distance to means by extended precision, at 40 targets; 'repeated' what every
@@ -9,6 +11,8 @@ many times as long tiles take for the same targets.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import numba
 import numpy as np
@@ -42,22 +46,35 @@ def sampled_tiles(sums: AttentionSum) -> np.ndarray:
     return (runs[:, None] * run + np.arange(run)).ravel()
 
 
+def parts() -> tuple[list[int], list[float], list[str]]:
+    """The cells, beta and densities asked for."""
+    sizes = [81_920] if is_quick(__doc__) else [81_920, 327_680, 1_310_720]
+    names = ["uniform", "concentrated"]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="81,920 cells")
+    parser.add_argument("--cells", type=int, nargs="+", default=sizes)
+    parser.add_argument("--beta", type=float, nargs="+", default=list(BETAS))
+    parser.add_argument("--density", choices=names, nargs="+", default=names)
+    asked, _ = parser.parse_known_args()
+    return asked.cells, asked.beta, asked.density
+
+
 def main() -> None:
     """Print the table."""
-    sizes = (81_920,) if is_quick(__doc__) else (327_680, 1_310_720)
+    cells_wanted, betas, wanted = parts()
     before = numba.get_num_threads()
     numba.set_num_threads(1)
     table = Table(
         "A sum, one thread",
         ["cells", "density", "beta", "seconds", "tiles", "repeated", "error", "MB", "method"],
     )
-    for cells in sizes:
+    for cells in cells_wanted:
         surface = sphere_surface(cells)
         corners = surface.points[surface.cells]
         points = geometry.normalised(geometry.cell_mean(corners))
         extended = points.astype(np.longdouble)
         for name, log_masses in densities(points, geometry.cell_volume(corners)).items():
-            for beta in BETAS:
+            for beta in betas if name in wanted else ():
                 scores = beta * surface.points
                 sums = AttentionSum(points, surface.points, scores, TOLERANCE)
                 sums.load(log_masses)
@@ -65,10 +82,10 @@ def main() -> None:
                 share = len(tiles) / sums.targets.tiles
                 total, moments = None, 0.0
                 if sums.estimate.use_low_rank:
-                    moments = cpu_seconds(lambda s=sums: s.moments(all_groups()), 1)
+                    moments = cpu_seconds(lambda s=sums: s.moments(all_groups()), 2)
                     total = sums.moments(all_groups()).sum(axis=0)
                 found = sums.sums(tiles, total)
-                ours = cpu_seconds(lambda s=sums, t=tiles, m=total: s.sums(t, m), 1) / share
+                ours = cpu_seconds(lambda s=sums, t=tiles, m=total: s.sums(t, m), 2) / share
                 few = tiles[::8]
                 by_tiles = cpu_seconds(
                     lambda s=sums, t=few: s.sources.sums(s.targets.scores, t, TOLERANCE), 1

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 LEAF_VISIT = 165.0  # a leaf for a tile, with its bound
 TOP_SCAN = 20.0  # a group of the top level for a tile, and its bounds
 NODE_SCAN = 10.0  # a node for the reference of a tile
-SOURCE_TERM = 0.13  # a term of the expansion for a source
-TARGET_TERM = 0.3  # and for a target
+SOURCE_TERM = 0.17  # a term of the expansion for a source
+TARGET_TERM = 0.45  # and for a target
 TARGET = 45.0  # the Bessel functions of a target
 SURVEYED = 16  # tiles
 SURVEYED_BLOCKS = 8

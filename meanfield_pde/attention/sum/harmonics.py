@@ -19,7 +19,7 @@ from meanfield_pde.attention.sum.tree import TILE
 
 GROUPS = 32  # sources are summed in so many groups, which are added up in this order
 _SUMS = 16  # lanes in which a sum over sources is kept
-_CHUNK = 4 * _SUMS  # sources whose harmonics are computed at once
+_CHUNK = 8 * _SUMS  # sources whose harmonics are computed at once
 _BATCH = 8  # tiles of targets whose harmonics are computed at once
 _LANES = _BATCH * TILE
 _AHEAD = 24  # degrees beyond the last at which the ratios of Bessel functions are started
@@ -39,7 +39,7 @@ def _two_degrees(f, s, g, t, work, here, there):  # type: ignore[no-untyped-def]
         b = g * z * a - t * one
         work[2 * _CHUNK + i], work[_CHUNK + i] = a, b
         real, imaginary, next_real, next_imaginary = a * even, a * odd, b * even, b * odd
-        for strip in range(1, 4):
+        for strip in range(1, 8):
             k = i + strip * _SUMS
             z, one, two = work[k], work[_CHUNK + k], work[2 * _CHUNK + k]
             even, odd = work[3 * _CHUNK + k], work[4 * _CHUNK + k]
