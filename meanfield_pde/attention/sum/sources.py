@@ -95,7 +95,7 @@ class Sources:
     def survey(
         self, scores: np.ndarray, tiles: np.ndarray, tolerance: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """For the tiles listed: leaves to visit and nodes to look at; log Z from below, by target."""
+        """For the tiles listed: leaves visited and nodes looked at; log Z from below, by target."""
         visits = np.empty((len(tiles), 2))
         log_z = np.empty((len(tiles), TILE))
         survey(scores, tiles, self.tree(), self._slack(tolerance), visits, log_z)

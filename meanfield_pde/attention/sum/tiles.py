@@ -17,6 +17,7 @@ from meanfield_pde.attention.sum.tree import BRANCH, LEAF, NODE, TILE
 NO_MASS = -1e290  # log of a mass of zero: finite, so that no inf - inf arises in vector code
 # Exponents above this are never handed to the vector exponential: such leaves take the safe path.
 SAFE_EXPONENT = 600.0
+FEW_TOPS = 40  # with so few groups of the top level all nodes are looked at for a reference
 LOG2_E = 1.4426950408889634
 # Fused operations are allowed; signs of zero and infinities do not matter here. Reassociation is
 # not: what numba compiles in a first run would round otherwise than what it finds in its cache.
@@ -129,6 +130,21 @@ def _raise_to_best_mean(a, b, c, mean, log_mass, start, stop, best, reference): 
 
 
 @numba.njit(cache=True, fastmath=FAST)
+def _raise_to_terms(a, b, c, points, log_masses, best, reference):  # type: ignore[no-untyped-def]
+    """Raise the references to the largest terms of the best nodes, where there is one.
+
+    Jensen's bound is loose by up to |w| times the size of the node; a term is exact. The targets of
+    a tile have few best nodes between them.
+    """
+    for i in range(TILE):
+        node = best[i]
+        if node < 0 or node in best[:i]:
+            continue
+        stop = min((node + 1) * NODE, log_masses.size)
+        _raise_to_largest_term(a, b, c, points, log_masses, node * NODE, stop, reference)
+
+
+@numba.njit(cache=True, fastmath=FAST)
 def _references(a, b, c, points, log_masses, groups, reference):  # type: ignore[no-untyped-def]
     """A lower bound of log Z for each target: Jensen's for the best node, and its largest term.
 
@@ -137,24 +153,22 @@ def _references(a, b, c, points, log_masses, groups, reference):  # type: ignore
     node_mean, top_mean, top_box, node_log_mass, top_log_mass = groups
     best = np.zeros(TILE, np.int64)
     reference[:] = 2 * NO_MASS
+    looked_at = 0
+    if top_log_mass.size <= FEW_TOPS:
+        looked_at = node_log_mass.size
+        _raise_to_best_mean(a, b, c, node_mean, node_log_mass, 0, looked_at, best, reference)
+        _raise_to_terms(a, b, c, points, log_masses, best, reference)
+        return looked_at
     _raise_to_best_mean(a, b, c, top_mean, top_log_mass, 0, top_log_mass.size, best, reference)
     before = reference.copy()
     best[:] = -1
-    looked_at = 0
     for top in range(top_log_mass.size):
         if not _reaches(a, b, c, before, top_box[top], top_log_mass[top], 0.0):
             continue
         start, stop = top * BRANCH, min((top + 1) * BRANCH, node_log_mass.size)
         looked_at += stop - start
         _raise_to_best_mean(a, b, c, node_mean, node_log_mass, start, stop, best, reference)
-    # Jensen's bound is loose by up to |w| times the size of the node; a term is exact. The targets
-    # of a tile have few best nodes between them.
-    for i in range(TILE):
-        node = best[i]
-        if node < 0 or node in best[:i]:
-            continue
-        stop = min((node + 1) * NODE, log_masses.size)
-        _raise_to_largest_term(a, b, c, points, log_masses, node * NODE, stop, reference)
+    _raise_to_terms(a, b, c, points, log_masses, best, reference)
     return looked_at
 
 
