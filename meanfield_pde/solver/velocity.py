@@ -63,6 +63,7 @@ class MeanField:
         self._tilted = TiltedSources(attention, volumes) if tilted else None
         self._logged = False
         self.largest_weight = 1.0
+        self._norm = float(np.linalg.norm(attention.value, 2))
         if attention.zero_temperature:
             self._fixed = self._facet_flux(attention.mean(volumes.vertices[self._near]))
         else:
@@ -71,7 +72,12 @@ class MeanField:
     @property
     def speed(self) -> float:
         """|V| times the largest weight: rates of growth are of this order."""
-        return float(np.linalg.norm(self.attention.value, 2)) * self.largest_weight
+        return self._norm * self.largest_weight
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the fluxes are the same whatever the masses: at zero temperature."""
+        return self._fixed is not None
 
     @property
     def points_per_cell(self) -> int:
@@ -144,6 +150,8 @@ class MeanField:
 
 class PerceptronField:
     """Facet fluxes of a perceptron: the drift's mean along each facet, which does not change."""
+
+    fixed = True
 
     def __init__(self, perceptron: Perceptron, volumes: FiniteVolumes) -> None:
         self.speed = perceptron.speed
