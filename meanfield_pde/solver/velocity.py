@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 
+import numba
 import numpy as np
 import scipy.sparse
 
@@ -145,7 +146,9 @@ class MeanField:
         return SharedSum(volumes.comm, sources, volumes.vertices, scores, self.tolerance)
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
-        return np.einsum("fi,fi->f", self._push, self._facet_mean @ vertex_means)
+        mean = self._facet_mean
+        means = np.ascontiguousarray(vertex_means)
+        return _pushed(self._push, mean.indptr, mean.indices, mean.data, means)
 
 
 class PerceptronField:
@@ -167,3 +170,18 @@ class PerceptronField:
     def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
         """The same."""
         return self._flux
+
+
+@numba.njit(cache=True)
+def _pushed(  # type: ignore[no-untyped-def]
+    push, pointers, indices, shares, vertex_means
+):
+    """push_f . (mean along facet f), the mean being a sparse matrix times those at vertices."""
+    flux = np.zeros(len(push))
+    for f in range(len(push)):
+        for e in range(pointers[f], pointers[f + 1]):
+            along = 0.0
+            for i in range(push.shape[1]):
+                along += push[f, i] * vertex_means[indices[e], i]
+            flux[f] += shares[e] * along
+    return flux
