@@ -19,7 +19,7 @@ from meanfield_pde.wasserstein.costs import COST_ERROR, Cost, fill_costs
 _EPS = float(np.finfo(float).eps)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, error_model="numpy", nogil=True)
 def _best(
     sources: np.ndarray,
     columns: np.ndarray,
@@ -62,6 +62,19 @@ def _best(
             if position == first or bounds[g] >= worst:
                 continue
             start, stop = g * BLOCK, min(m, (g + 1) * BLOCK)
+            if geodesic:
+                # Chords first: a longer bound than above, for each target. Most blocks end here,
+                # and are spared the inverse sines.
+                fill_costs(x, columns, start, stop, buffer, False, 2)
+                least = np.inf
+                for t in range(stop - start):
+                    square = buffer[t]
+                    square *= (1.0 + square / 24.0) * (1.0 + square / 24.0)
+                    bound = math.sqrt(square) if p == 1 else square
+                    bound -= 1e-12 * (bound + abs(potential[start + t]))
+                    least = min(least, bound - potential[start + t])
+                if least >= worst:
+                    continue
             fill_costs(x, columns, start, stop, buffer, geodesic, p)
             for t in range(stop - start):
                 buffer[t] = buffer[t] * (1.0 - COST_ERROR) - potential[start + t]
