@@ -19,6 +19,21 @@ from meanfield_pde.wasserstein.costs import COST_ERROR, Cost, fill_costs
 _EPS = float(np.finfo(float).eps)
 
 
+@njit(cache=True, error_model="numpy")
+def _least_by_chords(
+    squares: np.ndarray, potential: np.ndarray, start: int, stop: int, p: int
+) -> float:
+    """A bound on the arcs less potential of a block, from the squares of their chords."""
+    least = np.inf
+    for t in range(stop - start):
+        factor = 1.0 + squares[t] / 24.0
+        square = squares[t] * factor * factor
+        bound = math.sqrt(square) if p == 1 else square
+        bound -= 1e-12 * (bound + abs(potential[start + t]))
+        least = min(least, bound - potential[start + t])
+    return least
+
+
 @njit(cache=True, error_model="numpy", nogil=True)
 def _best(
     sources: np.ndarray,
@@ -63,17 +78,9 @@ def _best(
                 continue
             start, stop = g * BLOCK, min(m, (g + 1) * BLOCK)
             if geodesic:
-                # Chords first: a longer bound than above, for each target. Most blocks end here,
-                # and are spared the inverse sines.
+                # Most blocks end here, and are spared the inverse sines.
                 fill_costs(x, columns, start, stop, buffer, False, 2)
-                least = np.inf
-                for t in range(stop - start):
-                    square = buffer[t]
-                    square *= (1.0 + square / 24.0) * (1.0 + square / 24.0)
-                    bound = math.sqrt(square) if p == 1 else square
-                    bound -= 1e-12 * (bound + abs(potential[start + t]))
-                    least = min(least, bound - potential[start + t])
-                if least >= worst:
+                if _least_by_chords(buffer, potential, start, stop, p) >= worst:
                     continue
             fill_costs(x, columns, start, stop, buffer, geodesic, p)
             for t in range(stop - start):
