@@ -73,7 +73,8 @@ def _steps(  # type: ignore[no-untyped-def]
     taken, last = 0, 0.0
     while taken < most and time < until:
         dt = fitting_step(until - time, limit)
-        before[:] = masses
+        for c in range(masses.size):  # assigned as a whole, it would take a second to compile
+            before[c] = masses[c]
         for stage in range(1, stages + 1):
             share = 1.0 / stage if stage == stages else 0.0
             euler_alone(
@@ -82,7 +83,8 @@ def _steps(  # type: ignore[no-untyped-def]
                 density, log_density, factors, change,
             )  # fmt: skip
         if not settle(masses):
-            masses[:] = before
+            for c in range(masses.size):
+                masses[c] = before[c]
             break
         taken += 1
         last, time = dt, time_after(time, dt, until)

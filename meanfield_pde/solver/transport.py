@@ -159,7 +159,9 @@ def _reconstruct(  # type: ignore[no-untyped-def]
     neighbours, weights, density, log_density, factors
 ):
     if weights.size == 0:
-        factors[: neighbours.shape[0]] = 1.0
+        for c in range(neighbours.shape[0]):
+            for i in range(neighbours.shape[1]):
+                factors[c, i] = 1.0
     else:
         logarithms(density, log_density)
         face_factors(log_density, neighbours, weights, factors)

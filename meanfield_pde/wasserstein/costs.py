@@ -160,6 +160,7 @@ def _arc_costs(
     costs = np.empty(rows.size)
     point = np.empty((sources.shape[1], 1))
     for e in range(rows.size):
-        point[:, 0] = targets[columns[e]]
+        for k in range(sources.shape[1]):  # assigned as a whole, it would be slow to compile
+            point[k, 0] = targets[columns[e], k]
         fill_costs(sources[rows[e]], point, 0, 1, costs[e : e + 1], geodesic, p)
     return costs

@@ -266,3 +266,18 @@ def test_atoms_without_mass_get_feasible_potentials() -> None:
         assert (u[:, None] + v <= costs + 1e-14).all()
         value = (a / a.sum()) @ u + (b / b.sum()) @ v
         assert value == pytest.approx(found.value**p, rel=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 1000])
+def test_kd_order_bisects_the_widest_coordinate_and_is_stable(count: int) -> None:
+    points = np.random.default_rng(count).integers(0, 9, (count, 3)).astype(float)
+
+    def bisected(part: np.ndarray) -> list[int]:
+        if len(part) < 2:
+            return part.tolist()
+        extent = np.ptp(points[part], axis=0)
+        part = part[np.argsort(points[part, np.argmax(extent)], kind="stable")]
+        half = 2 ** ((len(part) - 1).bit_length() - 1)
+        return bisected(part[:half]) + bisected(part[half:])
+
+    assert kd_order(points).tolist() == bisected(np.arange(count))
