@@ -32,6 +32,10 @@ class Drift(Protocol):
     def speed(self) -> float:
         """A bound on the rates at which it makes densities grow, such as |V|."""
 
+    @property
+    def fixed(self) -> bool:
+        """Whether its fluxes are the same whatever the masses."""
+
     def flux(self, masses: np.ndarray) -> np.ndarray:
         """Fluxes for the masses of own cells. Collective."""
 
@@ -45,12 +49,14 @@ class RightHandSide:
     Attributes:
         layer: the attention, or the heads, of the layer.
         transport: what carries the masses through the facets.
+        fixed: whether the fluxes are the same whatever the masses.
     """
 
     def __init__(self, layer: Layer, drifts: Sequence[Drift], transport: Transport) -> None:
         self.layer = layer
         self.transport = transport
         self._drifts = tuple(drifts)
+        self.fixed = all(drift.fixed for drift in drifts)
 
     @property
     def speed(self) -> float:

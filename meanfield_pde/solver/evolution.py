@@ -1,4 +1,4 @@
-"""Time evolution: PETSc's TS takes the steps, this module chooses their length.
+"""Time evolution: a `stepper` takes the steps, this module chooses their length.
 
 A strong-stability-preserving Runge-Kutta method is a convex combination of forward Euler steps of
 length dt / C (C its SSP coefficient). It keeps masses non-negative as long as each of them does,
@@ -10,18 +10,14 @@ with room to spare, the rate is watched at every stage, and a step in which it e
 taken back and repeated with half the length.
 
 With noise a step is T(h) D(2h) T(h), of second order (Strang): transport T for half of the step,
-noise D alone for its whole length, and transport again. The length follows an estimate of the
-error of this splitting as well, made again every few steps.
+noise D alone for its whole length, and T again. The length follows an estimate of the error of this
+splitting as well, made again every few steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
-
-from mpi4py import MPI
-from petsc4py import PETSc
 
 import numpy as np
 
@@ -34,8 +30,10 @@ from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.follower import Follower
 from meanfield_pde.solver.splitting import ERROR_PER_STEP, longest_step
+from meanfield_pde.solver.stages import many_steps, settle
 from meanfield_pde.solver.state import State
-from meanfield_pde.solver.stepper import attached_stepper, fitting_step, ssp_coefficient
+from meanfield_pde.solver.stepper import Stepper, fitting_step, time_after
+from meanfield_pde.support.ranks import largest, total
 
 # Steps also resolve the growth of a density that hardly moves yet, whose outflow rate says nothing:
 # rates of growth are of the order |V|, and dt |V| is kept below this.
@@ -45,8 +43,6 @@ SMALLEST_STEP = 1e-12
 _ESTIMATED_EVERY = 10
 # and steps have one of so many lengths between any number and its double.
 _LENGTHS = 8
-# Masses below the smallest normal double have lost their digits; they become exactly zero.
-_TINY = float(np.finfo(float).tiny)
 
 
 class Evolution:
@@ -66,6 +62,8 @@ class Evolution:
         follower: what changes the mesh between steps, if it follows the mass.
     """
 
+    compiled = True  # the steps of this class are those of `stages.many_steps`
+
     def __init__(
         self, equation: Equation, initial: np.ndarray, follower: Follower | None = None
     ) -> None:
@@ -78,27 +76,20 @@ class Evolution:
         self.split_limit = math.inf
         self.mass = 1.0
         self.follower = follower
-        self._failure: BaseException | None = None
         self._settle(equation, layers_of(equation.attention)[0], initial)
 
     def _settle(self, equation: Equation, layer: Layer, masses: np.ndarray) -> None:
         """Take up a mesh: the state on it, and PETSc's objects. Collective."""
         self.equation = equation
-        volumes = equation.volumes
-        self._comm = volumes.comm
+        self._comm = equation.volumes.comm
         self.terms = equation.right_hand_side(layer)
-        self.state = State(volumes, masses)
-        # PETSc works on the array of the state itself.
-        sizes = (volumes.owned, volumes.global_cells)
-        own: Any = self.masses
-        self._vector = PETSc.Vec().createWithArray(own, sizes, comm=volumes.comm)
+        self.state = State(equation.volumes, masses)
         self._before = np.array(masses)
         self._flux: np.ndarray | None = None  # fluxes of the present state, once they are known
         self._rate = 0.0  # their outflow rate on this rank
         self._stage_rate = 0.0
-        self._slopes = self._vector.duplicate()
-        self._ts = attached_stepper(self._comm, self._right_hand_side, self._vector, self._slopes)
-        self.coefficient = ssp_coefficient(self._ts)
+        self._stepper = Stepper(equation.transport, self.masses, self._stage_flux)
+        self.coefficient = self._stepper.coefficient
 
     @property
     def masses(self) -> np.ndarray:
@@ -163,8 +154,11 @@ class Evolution:
             if self.terms.layer is not layer:
                 self.terms = self.equation.right_hand_side(layer)
                 self._flux = None
+            many = self.compiled and self.terms.fixed and self._stepper.alone
+            many = many and not (after_step or self.follower or self.equation.noise)
             while self.time < end:
-                self._take_step(end)
+                if not (many and self._take_many(end)):
+                    self._take_step(end)
                 if self.follower is not None:
                     self.follower.follow(self)
                 if after_step is not None:
@@ -182,8 +176,7 @@ class Evolution:
 
     def close(self) -> None:
         """Give PETSc's objects back. Collective."""
-        for own in (self._ts, self._vector, self._slopes):
-            own.destroy()
+        self._stepper.close()
         if self.equation.diffusion is not None:
             self.equation.diffusion.close()
 
@@ -198,18 +191,33 @@ class Evolution:
             limited = noise.limited
             self.state[MASSES] = noise.advance(self.masses, 2 * half)
             self.limited += noise.limited - limited
-            self._flux = None
+            self._forget_flux()
             done = 0.0
             while half - done > 1e-14 * half:  # in several steps where the flow has become faster
                 done += self._transport(half - done)
             dt = 2 * half
-        masses = self.masses
-        masses[masses < _TINY] = 0.0
+        settle(self.masses)
+        self._count(1, time_after(self.time, dt, until), dt)
+
+    def _count(self, steps: int, time: float, dt: float) -> None:
+        """Keep the books after steps that have been taken, the last of length dt."""
+        self.step += steps
+        self.time = time
         self.last_dt = dt
-        self.mass = self._comm.allreduce(float(masses.sum()))
-        self.step += 1
-        remaining = until - self.time - dt
-        self.time = until if remaining <= 1e-14 * max(1.0, until) else self.time + dt
+        self.mass = total(self._comm, float(self.masses.sum()))
+
+    def _take_many(self, until: float) -> bool:
+        """Steps of one length, taken at once, as `_take_step` would; whether there were any."""
+        limit = self.longest_step()
+        if not self._within(self._rate, limit):
+            return False
+        assert self._flux is not None
+        arrays = self.masses, self._before, self._flux
+        span = self.time, until, limit
+        steps, time, dt = many_steps(self.terms.transport, arrays, span, self._stepper.stages)
+        if steps:
+            self._count(steps, time, dt)
+        return steps > 0
 
     def _estimate_splitting(self, noise: Diffusion, longest: float) -> None:
         """Set `split_limit` at the present state. Collective."""
@@ -241,7 +249,7 @@ class Evolution:
 
     def longest_step(self) -> float:
         """How long a step of transport may be at the present state. Collective."""
-        rate = self._comm.allreduce(self._present_rate(), MPI.MAX)
+        rate = largest(self._comm, self._present_rate())
         limit = GROWTH_PER_STEP / max(self.terms.speed, 1e-300)
         if rate > 0:
             limit = min(limit, self.coefficient * self.terms.transport.scheme.accurate / rate)
@@ -256,23 +264,22 @@ class Evolution:
             limit = 2.0 ** (math.floor(_LENGTHS * math.log2(limit)) / _LENGTHS)
         return limit
 
+    def _within(self, rate: float, dt: float) -> bool:
+        """Whether a step keeps masses non-negative at this outflow rate."""
+        return rate * dt / self.coefficient <= self.terms.transport.scheme.positive
+
     def _attempt(self, dt: float) -> bool:
         """Take a step of length dt; whether it stayed within the limits. Collective."""
         self._stage_rate = 0.0
-        self._ts.setTime(self.time)
-        self._ts.setTimeStep(dt)
-        try:
-            self._ts.step()
-        except PETSc.Error as error:
-            # PETSc reports an exception in the right-hand side as an opaque error of its own.
-            raise self._failure or SolverError(f"PETSc TS failed: {error}") from error
-        self._flux = None
-        masses = self.masses
-        valid = bool(np.isfinite(masses).all()) and not (masses < 0).any()
-        worst = np.array([self._stage_rate, 0.0 if valid else 1.0])
-        self._comm.Allreduce(MPI.IN_PLACE, worst, MPI.MAX)
-        within = worst[0] * dt / self.coefficient <= self.terms.transport.scheme.positive
-        return bool(within and worst[1] == 0)
+        self._stepper.step(self.time, dt, self._before)
+        self._forget_flux()
+        worst = self._stage_rate if settle(self.masses) else math.inf
+        return self._within(largest(self._comm, worst), dt)
+
+    def _forget_flux(self) -> None:
+        """The state has changed, and the fluxes with it, unless they are fixed."""
+        if not self.terms.fixed:
+            self._flux = None
 
     def _present_rate(self) -> float:
         """Outflow rate of the present state; its fluxes are kept for the first stage."""
@@ -281,18 +288,13 @@ class Evolution:
             self._rate = self.terms.transport.outflow_rate(self._flux)
         return self._rate
 
-    def _right_hand_side(self, ts: PETSc.TS, time: float, state: PETSc.Vec, out: PETSc.Vec) -> None:
-        try:
-            masses = state.array_r
-            if self._flux is not None:  # the first stage is the present state itself
-                flux, rate = self._flux, self._rate
-                self._flux = None
-            else:
-                # A stage of a step that is too long may be negative; the step will be rejected.
-                flux = self.terms.flux(np.maximum(masses, 0.0))
-                rate = self.terms.transport.outflow_rate(flux)
-            self._stage_rate = max(self._stage_rate, rate)
-            self.terms.transport.rate_of_change(np.maximum(masses, 0.0), flux, out.array)
-        except BaseException as error:
-            self._failure = error
-            raise
+    def _stage_flux(self, masses: np.ndarray) -> np.ndarray:
+        """Fluxes of a stage; the first is the present state, whose fluxes may be known."""
+        flux, rate = self._flux, self._rate
+        if flux is None:
+            # A stage of a step that is too long may be negative; the step will be rejected.
+            flux = self.terms.flux(np.maximum(masses, 0.0))
+            rate = self.terms.transport.outflow_rate(flux)
+        self._forget_flux()
+        self._stage_rate = max(self._stage_rate, rate)
+        return flux

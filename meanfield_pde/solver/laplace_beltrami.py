@@ -27,7 +27,8 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.transport import face_factors, slope_weights
+from meanfield_pde.solver.reconstruction import face_factors
+from meanfield_pde.solver.transport import slope_weights
 
 
 class LaplaceBeltrami:

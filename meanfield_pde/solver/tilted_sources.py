@@ -21,7 +21,7 @@ from meanfield_pde.attention.head import Attention
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import gradient_weights
-from meanfield_pde.solver.transport import face_factors
+from meanfield_pde.solver.reconstruction import face_factors
 
 # A cell of this width, in those of the kernel, has one point: the error above is then 1e-3 where
 # |g| is as large as beta |z|.

@@ -25,9 +25,8 @@ import numpy as np
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import gradient_weights
+from meanfield_pde.solver.reconstruction import STEEPEST, face_factors, logarithms
 from meanfield_pde.support.timings import timed
-
-STEEPEST = 1.0  # bound on |g_f|
 
 
 @dataclass(frozen=True)
@@ -51,19 +50,37 @@ SCHEMES = {
 
 
 class Transport:
-    """The transport operator on the cells of this rank."""
+    """The transport operator on the cells of this rank.
+
+    Attributes:
+        volumes, scheme: the cells, and how densities at the facets are made.
+        slopes: W of `slope_weights`; None for upwind, which has no slopes.
+        arrays: those of the mesh, and room to work in, for `euler_alone`.
+    """
 
     def __init__(self, volumes: FiniteVolumes, scheme: Scheme) -> None:
         self.volumes = volumes
         self.scheme = scheme
         self._density = volumes.new_vector()
-        self._faces = volumes.new_vector(volumes.dimension)
-        # W of `slope_weights`; None for upwind, which has no slopes.
+        self._factors = volumes.new_vector(volumes.dimension)
         self.slopes: np.ndarray | None = None
         if scheme.name == "muscl":
             x = volumes.centre[: volumes.owned, None]
             to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
             self.slopes = slope_weights(volumes, to_facets)
+        local, d = len(volumes.volume), volumes.dimension
+        self.arrays = (
+            volumes.volume,
+            volumes.cell_facets,
+            volumes.cell_signs,
+            volumes.neighbours,
+            volumes.neighbour_facets,
+            np.empty((0, d, d)) if self.slopes is None else self.slopes,
+            self._density.array,
+            np.empty(local),
+            self._factors.array.reshape(-1, d),
+            np.empty(volumes.owned),
+        )
 
     def outflow_rate(self, flux: np.ndarray) -> float:
         """Largest over own cells of sum_f max(q_f, 0) / |c|, for the facet fluxes q."""
@@ -74,25 +91,31 @@ class Transport:
     def rate_of_change(self, masses: np.ndarray, flux: np.ndarray, out: np.ndarray) -> None:
         """Write d/dt M of own cells to `out`; `masses` are those of own cells. Collective."""
         volumes = self.volumes
-        d, owned = volumes.dimension, volumes.owned
-        density = self._density.array
-        density[:owned] = masses / volumes.volume[:owned]
-        faces = self._faces.array.reshape(-1, d)
-        if self.slopes is None:
-            faces[:owned] = density[:owned, None]
+        _densities(masses, volumes.volume, self._density.array)
+        self._density.scatter_forward()
+        _reconstruct(volumes.neighbours, *self.arrays[5:-1])
+        self._factors.scatter_forward()
+        _divergence(flux, *self.arrays[1:5], self.arrays[6], self.arrays[8], out)
+
+    @timed("Transport")
+    def euler(
+        self,
+        masses: np.ndarray,
+        flux: np.ndarray,
+        length: float,
+        before: np.ndarray,
+        share: float = 0.0,
+    ) -> None:
+        """Forward Euler step of this length, in place, then share x before + (1 - share) x it.
+
+        Collective. Where there are no other ranks, it is one call and allocates nothing.
+        """
+        if self.volumes.comm.size == 1:
+            euler_alone(masses, flux, length, before, share, *self.arrays)
         else:
-            self._density.scatter_forward()
-            _reconstruct(density, volumes.neighbours, self.slopes, faces)
-        self._faces.scatter_forward()
-        _divergence(
-            flux,
-            volumes.cell_facets,
-            volumes.cell_signs,
-            volumes.neighbours,
-            volumes.neighbour_facets,
-            faces,
-            out,
-        )
+            change = self.arrays[-1]
+            self.rate_of_change(masses, flux, change)
+            _update(masses, change, length, before, share)
 
 
 def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
@@ -110,7 +133,7 @@ def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
-_jit: Callable = numba.njit(cache=True)
+_jit: Callable = numba.njit(cache=True, error_model="numpy")
 
 
 @_jit
@@ -125,47 +148,75 @@ def _outflow_rate(flux, cell_facets, cell_signs, volume):  # type: ignore[no-unt
 
 
 @_jit
-def face_factors(log_density, neighbours, weights, factors):  # type: ignore[no-untyped-def]
-    """exp(g_f) at the facets of own cells, from the log densities of own and ghost cells."""
-    d = neighbours.shape[1]
-    difference = np.empty(d)
-    slope = np.empty(d)
-    for c in range(neighbours.shape[0]):
-        resolved = log_density[c] > -np.inf
-        for j in range(d):
-            # Beside an empty cell (below the smallest double) there is no slope to speak of.
-            resolved = resolved and log_density[neighbours[c, j]] > -np.inf
-            difference[j] = log_density[neighbours[c, j]] - log_density[c]
-        if not resolved:
-            factors[c, :] = 1.0
-            continue
-        steepest = STEEPEST
-        for i in range(d):
-            slope[i] = 0.0
-            for j in range(d):
-                slope[i] += weights[c, i, j] * difference[j]
-            steepest = max(steepest, abs(slope[i]))
-        for i in range(d):
-            factors[c, i] = math.exp(slope[i] * (STEEPEST / steepest))
+def _densities(masses, volume, density):  # type: ignore[no-untyped-def]
+    for c in range(masses.size):
+        # A stage of a step that is too long may be negative; the step will be rejected.
+        density[c] = max(masses[c], 0.0) / volume[c]
 
 
 @_jit
-def _reconstruct(density, neighbours, weights, faces):  # type: ignore[no-untyped-def]
-    face_factors(np.log(density), neighbours, weights, faces)
-    for c in range(neighbours.shape[0]):
-        faces[c, :] *= density[c]
+def _reconstruct(  # type: ignore[no-untyped-def]
+    neighbours, weights, density, log_density, factors
+):
+    if weights.size == 0:
+        for c in range(neighbours.shape[0]):
+            for i in range(neighbours.shape[1]):
+                factors[c, i] = 1.0
+    else:
+        logarithms(density, log_density)
+        face_factors(log_density, neighbours, weights, factors)
 
 
 @_jit
 def _divergence(  # type: ignore[no-untyped-def]
-    flux, cell_facets, cell_signs, neighbours, neighbour_facets, faces, out
+    flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out
+):
+    d = neighbours.shape[1]
+    if d == 2:  # loops over the facets of a cell are unrolled if their number is known
+        _outflows(
+            flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out, 2
+        )
+    else:
+        _outflows(
+            flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out, d
+        )
+
+
+@_jit
+def _outflows(  # type: ignore[no-untyped-def]
+    flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out, d
 ):
     for c in range(cell_facets.shape[0]):
         change = 0.0
-        for i in range(cell_facets.shape[1]):
+        for i in range(d):
             outward = cell_signs[c, i] * flux[cell_facets[c, i]]
             if outward > 0:
-                change -= outward * faces[c, i]
+                change -= outward * (factors[c, i] * density[c])
             else:
-                change -= outward * faces[neighbours[c, i], neighbour_facets[c, i]]
+                j = neighbours[c, i]
+                change -= outward * (factors[j, neighbour_facets[c, i]] * density[j])
         out[c] = change
+
+
+@_jit
+def _update(masses, change, length, before, share):  # type: ignore[no-untyped-def]
+    for c in range(masses.size):
+        masses[c] = share * before[c] + (1.0 - share) * (masses[c] + length * change[c])
+
+
+@_jit
+def euler_alone(  # type: ignore[no-untyped-def]
+    masses, flux, length, before, share,
+    volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
+    density, log_density, factors, change,
+):  # fmt: skip
+    """`Transport.euler` without ghosts; the last two lines are `Transport.arrays`.
+
+    They are arguments each, since taking a tuple apart costs as much as fifty cells.
+    """
+    _densities(masses, volume, density)
+    _reconstruct(neighbours, weights, density, log_density, factors)
+    _divergence(
+        flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, change
+    )
+    _update(masses, change, length, before, share)

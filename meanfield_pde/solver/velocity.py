@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 
+import numba
 import numpy as np
 import scipy.sparse
 
@@ -63,6 +64,7 @@ class MeanField:
         self._tilted = TiltedSources(attention, volumes) if tilted else None
         self._logged = False
         self.largest_weight = 1.0
+        self._norm = float(np.linalg.norm(attention.value, 2))
         if attention.zero_temperature:
             self._fixed = self._facet_flux(attention.mean(volumes.vertices[self._near]))
         else:
@@ -71,7 +73,12 @@ class MeanField:
     @property
     def speed(self) -> float:
         """|V| times the largest weight: rates of growth are of this order."""
-        return float(np.linalg.norm(self.attention.value, 2)) * self.largest_weight
+        return self._norm * self.largest_weight
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the fluxes are the same whatever the masses: at zero temperature."""
+        return self._fixed is not None
 
     @property
     def points_per_cell(self) -> int:
@@ -139,11 +146,15 @@ class MeanField:
         return SharedSum(volumes.comm, sources, volumes.vertices, scores, self.tolerance)
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
-        return np.einsum("fi,fi->f", self._push, self._facet_mean @ vertex_means)
+        mean = self._facet_mean
+        means = np.ascontiguousarray(vertex_means)
+        return _pushed(self._push, mean.indptr, mean.indices, mean.data, means)
 
 
 class PerceptronField:
     """Facet fluxes of a perceptron: the drift's mean along each facet, which does not change."""
+
+    fixed = True
 
     def __init__(self, perceptron: Perceptron, volumes: FiniteVolumes) -> None:
         self.speed = perceptron.speed
@@ -159,3 +170,18 @@ class PerceptronField:
     def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
         """The same."""
         return self._flux
+
+
+@numba.njit(cache=True)
+def _pushed(  # type: ignore[no-untyped-def]
+    push, pointers, indices, shares, vertex_means
+):
+    """push_f . (mean along facet f), the mean being a sparse matrix times those at vertices."""
+    flux = np.zeros(len(push))
+    for f in range(len(push)):
+        for e in range(pointers[f], pointers[f + 1]):
+            along = 0.0
+            for i in range(push.shape[1]):
+                along += push[f, i] * vertex_means[indices[e], i]
+            flux[f] += shares[e] * along
+    return flux

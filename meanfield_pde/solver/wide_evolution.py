@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable
 
 from mpi4py import MPI
-from petsc4py import PETSc
 
 import numba
 import numpy as np
@@ -33,7 +32,7 @@ from meanfield_pde.history.store import MASSES, Arrays
 from meanfield_pde.mesh.transfer import Transfer
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.transport import face_factors
+from meanfield_pde.solver.reconstruction import face_factors
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 # Logarithm of the tail from which on doubles are not enough: the smallest is exp(-708), and the
@@ -65,18 +64,15 @@ class LogEvolution(Evolution):
         mantissa, exponent: of the masses of own cells, M = mantissa 2^exponent.
     """
 
+    compiled = False
+
     def _settle(self, equation: Equation, layer: Layer, masses: np.ndarray) -> None:
         super()._settle(equation, layer, masses)
-        options = PETSc.Options()
-        if (
-            self._ts.getType() != PETSc.TS.Type.SSP
-            or options.getString("ts_ssp_type", "rks2") != "rks2"
-        ):
+        if not self._stepper.rks2:
             raise InputError(
                 "log masses are evolved by -ts_type ssp -ts_ssp_type rks2 only; leave these "
                 "options out, or evolve the masses as doubles"
             )
-        self._stages = round(self.coefficient) + 1
         volumes = equation.volumes
         self._mantissa_of_all = volumes.new_vector()
         self._exponent_of_all = volumes.new_vector()
@@ -121,7 +117,7 @@ class LogEvolution(Evolution):
         length = dt / self.coefficient
         self._stage_rate = 0.0
         within = True
-        for stage in range(self._stages):
+        for stage in range(self._stepper.stages):
             self._stage_rate = max(self._stage_rate, self._present_rate())
             worst = self._comm.allreduce(self._stage_rate, MPI.MAX)
             # Beyond the limit a mass could become negative, which has no logarithm.
@@ -129,10 +125,10 @@ class LogEvolution(Evolution):
             if not within:
                 break
             self._euler_step(length)
-            if stage < self._stages - 1:
+            if stage < self._stepper.stages - 1:
                 self._flux = None
         if within:
-            last = (self._stages - 1) / self._stages
+            last = (self._stepper.stages - 1) / self._stepper.stages
             self._put(*_mixed(*start, self.mantissa, self.exponent, 1 - last, last))
             self._flux = None
         else:

@@ -26,6 +26,16 @@ def on_root[Result](comm: MPI.Comm, function: Callable[..., Result], *arguments:
     return result
 
 
+def total(comm: MPI.Comm, value: float) -> float:
+    """The sum over the ranks; a rank alone asks nobody. Collective."""
+    return value if comm.size == 1 else float(comm.allreduce(value))
+
+
+def largest(comm: MPI.Comm, value: float) -> float:
+    """The largest over the ranks. Collective."""
+    return value if comm.size == 1 else float(comm.allreduce(value, MPI.MAX))
+
+
 @contextmanager
 def shared_errors(comm: MPI.Comm) -> Iterator[None]:
     """An error in the block on one rank is raised by all, at its end. Collective.

@@ -57,7 +57,7 @@ def make_cost(name: str, p: int) -> Cost:
     return Cost(name == "geodesic", int(p))
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, error_model="numpy", inline="always")
 def _angle(squared_chord: float) -> float:
     """2 asin(|x - y|/2) for |x - y|^2 <= 2.
 
@@ -95,7 +95,7 @@ def _angle(squared_chord: float) -> float:
     return 4.0 * (r + r * (top / bottom))
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def fill_costs(
     x: np.ndarray,
     columns: np.ndarray,
@@ -140,7 +140,7 @@ def fill_costs(
             out[t] *= out[t]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _all_costs(sources: np.ndarray, columns: np.ndarray, geodesic: bool, p: int) -> np.ndarray:
     costs = np.empty((sources.shape[0], columns.shape[1]))
     for i in range(sources.shape[0]):
@@ -148,7 +148,7 @@ def _all_costs(sources: np.ndarray, columns: np.ndarray, geodesic: bool, p: int)
     return costs
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _arc_costs(
     sources: np.ndarray,
     targets: np.ndarray,
@@ -160,6 +160,7 @@ def _arc_costs(
     costs = np.empty(rows.size)
     point = np.empty((sources.shape[1], 1))
     for e in range(rows.size):
-        point[:, 0] = targets[columns[e]]
+        for k in range(sources.shape[1]):  # assigned as a whole, it would be slow to compile
+            point[k, 0] = targets[columns[e], k]
         fill_costs(sources[rows[e]], point, 0, 1, costs[e : e + 1], geodesic, p)
     return costs

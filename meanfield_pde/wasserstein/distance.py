@@ -52,8 +52,8 @@ class WassersteinResult:
             the discrete measures may be from the densities they stand for. 0 for atoms.
         resolved: False when p = 2 and W2 < 3 (e_mu + e_nu); W1 then still means something.
         status: "exact" (a closed form), "optimal" (interval closed to rtol), "rounding limit"
-            (as narrow as double precision allows), "time limit", "iteration limit" or "solver
-            failure". The interval holds in every case.
+            (as narrow as double precision allows), "time limit" or "iteration limit". The interval
+            holds in every case.
         method: "circle", "atoms", "assignment" or "linear program".
         duals: potentials u, v on the atoms of mu and nu with u_i + v_j <= c_ij^p; for any masses a,
             b on the same atoms a.u + b.v <= W_p^p.

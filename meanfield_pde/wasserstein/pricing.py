@@ -19,7 +19,51 @@ from meanfield_pde.wasserstein.costs import COST_ERROR, Cost, fill_costs
 _EPS = float(np.finfo(float).eps)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, error_model="numpy")
+def _least_by_chords(
+    squares: np.ndarray, potential: np.ndarray, start: int, stop: int, p: int
+) -> float:
+    """A bound on the arcs less potential of a block, from the squares of their chords."""
+    least = np.inf
+    for t in range(stop - start):
+        factor = 1.0 + squares[t] / 24.0
+        square = squares[t] * factor * factor
+        bound = math.sqrt(square) if p == 1 else square
+        bound -= 1e-12 * (bound + abs(potential[start + t]))
+        least = min(least, bound - potential[start + t])
+    return least
+
+
+@njit(cache=True, error_model="numpy")
+def _bounds_of_blocks(
+    x: np.ndarray,
+    centres: np.ndarray,
+    radii: np.ndarray,
+    peaks: np.ndarray,
+    geodesic: bool,
+    p: int,
+    bounds: np.ndarray,
+) -> int:
+    """Lower bounds on c(x, ball) - max v of each block, and the block with the smallest."""
+    first = 0
+    for g in range(len(centres)):
+        square = 0.0
+        for k in range(x.size):
+            difference = x[k] - centres[g, k]
+            square += difference * difference
+        distance = max(0.0, math.sqrt(square) * (1.0 - 1e-12) - radii[g])
+        # A chord is never longer than its arc: a valid bound for both distances, and the
+        # arc of a chord is at least chord (1 + chord^2/24).
+        if geodesic:
+            distance *= 1.0 + distance * distance / 24.0
+        bound = distance if p == 1 else distance * distance
+        bounds[g] = bound - peaks[g] - 1e-12 * (bound + abs(peaks[g]))
+        if bounds[g] < bounds[first]:
+            first = g
+    return first
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
 def _best(
     sources: np.ndarray,
     columns: np.ndarray,
@@ -35,26 +79,14 @@ def _best(
     values = np.full((n, count), np.inf)
     peaks = np.empty(blocks)
     for g in range(blocks):
-        peaks[g] = potential[g * BLOCK : min(m, (g + 1) * BLOCK)].max()
+        peaks[g] = potential[g * BLOCK]
+        for t in range(g * BLOCK + 1, min(m, (g + 1) * BLOCK)):
+            peaks[g] = max(peaks[g], potential[t])
     buffer = np.empty(BLOCK)
     bounds = np.empty(blocks)
     for i in range(n):
         x = sources[i]
-        first = 0
-        for g in range(blocks):
-            square = 0.0
-            for k in range(x.size):
-                difference = x[k] - centres[g, k]
-                square += difference * difference
-            distance = max(0.0, math.sqrt(square) * (1.0 - 1e-12) - radii[g])
-            # A chord is never longer than its arc: a valid bound for both distances, and the
-            # arc of a chord is at least chord (1 + chord^2/24).
-            if geodesic:
-                distance *= 1.0 + distance * distance / 24.0
-            bound = distance if p == 1 else distance * distance
-            bounds[g] = bound - peaks[g] - 1e-12 * (bound + abs(peaks[g]))
-            if bounds[g] < bounds[first]:
-                first = g
+        first = _bounds_of_blocks(x, centres, radii, peaks, geodesic, p, bounds)
         worst = np.inf
         for position in range(-1, blocks):
             # The most promising block first: it makes the others easy to reject.
@@ -62,6 +94,11 @@ def _best(
             if position == first or bounds[g] >= worst:
                 continue
             start, stop = g * BLOCK, min(m, (g + 1) * BLOCK)
+            if geodesic:
+                # Most blocks end here, and are spared the inverse sines.
+                fill_costs(x, columns, start, stop, buffer, False, 2)
+                if _least_by_chords(buffer, potential, start, stop, p) >= worst:
+                    continue
             fill_costs(x, columns, start, stop, buffer, geodesic, p)
             for t in range(stop - start):
                 buffer[t] = buffer[t] * (1.0 - COST_ERROR) - potential[start + t]

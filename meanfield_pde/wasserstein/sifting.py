@@ -1,4 +1,4 @@
-"""Multiscale sifting: large transport problems by small linear programs.
+"""Multiscale sifting: large transport problems by network simplex on few arcs.
 
 On each level, from coarse to fine: solve on few arcs, price all pairs, add the arcs that violate
 u_i + v_j <= c_ij most, drop those far from being used, until the interval of the certificate is
@@ -23,7 +23,7 @@ from meanfield_pde.wasserstein.certificate import (
     upper_bound,
 )
 from meanfield_pde.wasserstein.hierarchy import make_levels, refine_plan
-from meanfield_pde.wasserstein.linear_program import solve_on_arcs
+from meanfield_pde.wasserstein.network_simplex import Tree, solve_on_arcs
 from meanfield_pde.wasserstein.pricing import best_arcs, c_transform
 
 _EPS = float(np.finfo(float).eps)
@@ -44,7 +44,7 @@ class Bracket:
     """A feasible plan and feasible potentials, the costs they certify, and why they are the last.
 
     Attributes:
-        status: "optimal", "rounding limit", "iteration limit", "time limit" or "solver failure".
+        status: "optimal", "rounding limit", "iteration limit" or "time limit".
     """
 
     plan: Plan
@@ -63,18 +63,19 @@ def sift(
         problem: masses positive.
         gap: relative width of the interval at which to stop.
         deadline: value of time.monotonic() at which to stop.
-        earlier: potentials of a similar problem on the same atoms. Their lower bound counts, and
-            the arcs that are tight for them are among the first; the first linear program still
-            starts from the coarser level, which measured faster as soon as the masses change by 1%.
+        earlier: potentials of a similar problem on the same atoms, from which it goes on without
+            coarser levels.
     """
+    if earlier is not None:
+        return _solve_level(problem, EMPTY_PLAN, earlier.v, gap, deadline, finest=True)
     levels = make_levels(problem, COARSEST)
     plan, v = EMPTY_PLAN, np.zeros(len(levels[-1].problem.b))
     for depth in range(len(levels) - 1, 0, -1):
         coarse, fine = levels[depth].problem, levels[depth - 1]
-        bracket = _solve_level(coarse, plan, v, COARSE_GAP, deadline, None, finest=False)
+        bracket = _solve_level(coarse, plan, v, COARSE_GAP, deadline, finest=False)
         plan = refine_plan(bracket.plan, fine)
         v = c_transform(problem.cost, fine.problem.targets, coarse.sources, bracket.potentials.u)
-    return _solve_level(problem, plan, v, gap, deadline, earlier, finest=True)
+    return _solve_level(problem, plan, v, gap, deadline, finest=True)
 
 
 def _solve_level(
@@ -83,7 +84,6 @@ def _solve_level(
     v: np.ndarray,
     gap: float,
     deadline: float,
-    earlier: Potentials | None,
     *,
     finest: bool,
 ) -> Bracket:
@@ -94,12 +94,9 @@ def _solve_level(
     potentials = base = feasible_potentials(problem, v)
     lower = lower_bound(problem, base)
     arcs = _union(_first_arcs(problem, base), plan.rows * m + plan.columns)
-    if earlier is not None:
-        earlier = feasible_potentials(problem, earlier.v)
-        arcs = _union(arcs, _first_arcs(problem, earlier))
-        potentials, lower = _better(problem, earlier, potentials, lower)
-
     idle_rounds = 0
+    tree: Tree | None = None
+    dearest = cost.upper_bound(problem.sources.points, problem.targets.points)
     for _ in range(MAX_ROUNDS):
         if upper - lower <= gap * upper:
             return Bracket(plan, potentials, lower, upper, "optimal")
@@ -110,22 +107,18 @@ def _solve_level(
         # Costs less feasible potentials: the same optimal plans, but what is left to decide is
         # no longer small against the numbers the solver sees, so that each round gains digits.
         reduced = np.maximum(0.0, costs - base.u[rows] - base.v[columns])
-        solution = None
-        if time.monotonic() < deadline:
-            solution = solve_on_arcs(rows, columns, reduced, problem.a, problem.b, deadline)
-        if solution is None:
-            late = time.monotonic() >= deadline
-            status = "time limit" if late else "solver failure"
-            return Bracket(plan, potentials, lower, upper, status)
-        candidate, missing = feasible_plan(
-            problem, Plan(rows, columns, solution.flow), joint=finest
-        )
+        if time.monotonic() >= deadline:
+            return Bracket(plan, potentials, lower, upper, "time limit")
+        tie = dearest + float(np.abs(base.u).max() + np.abs(base.v).max())
+        solution = solve_on_arcs(rows, columns, reduced, problem.a, problem.b, tie, deadline, tree)
+        flow = Plan(rows, columns, solution.flow)
+        candidate, missing = feasible_plan(problem, flow, joint=finest)
         candidate_upper = upper_bound(problem, candidate, missing)
         if candidate_upper < upper:
             plan, upper = candidate, candidate_upper
 
         u, v = base.u + solution.u, base.v + solution.v
-        # A violation too small to keep the interval open, or to be told from rounding, is none.
+        # A violation too small to keep the interval open is none, nor is rounding.
         slack = max(0.01 * gap * upper / total, 32 * _EPS * float(np.abs(u).max()))
         violated, pairs = _price(problem, Potentials(u, v), slack)
         base = max(pairs, key=lambda pair: lower_bound(problem, pair))
@@ -135,7 +128,7 @@ def _solve_level(
         idle_rounds = 0 if len(new) else idle_rounds + 1
         excess = reduced - solution.u[rows] - solution.v[columns]
         keep = _closest_to_use(excess, ARCS_PER_NODE[cost.p] * (len(problem.a) + m))
-        arcs = _union(arcs[keep | (solution.flow > 0)], new)
+        arcs, tree = _next_arcs(arcs, keep, new, solution.tree)
     return Bracket(plan, potentials, lower, upper, "iteration limit")
 
 
@@ -164,7 +157,7 @@ def _price(
 ) -> tuple[np.ndarray, list[Potentials]]:
     """Keys of the arcs that violate u_i + v_j <= c_ij most, and two feasible pairs.
 
-    The pairs are (v^c, v^cc) and (u^cc, u^c).
+    The pairs are (v^c, v) and (u, u^c).
     """
     cost, sources, targets = problem.cost, problem.sources, problem.targets
     u, v, count = potentials.u, potentials.v, ADDED_ARCS[problem.cost.p]
@@ -176,12 +169,19 @@ def _price(
             _column_keys(by_column, len(v))[(column_values < v[:, None] - slack).ravel()],
         ]
     )
-    from_v, from_u = row_values[:, 0], column_values[:, 0]
-    pairs = [
-        Potentials(from_v, c_transform(cost, targets, sources, from_v)),
-        Potentials(c_transform(cost, sources, targets, from_u), from_u),
-    ]
-    return violated, pairs
+    return violated, [Potentials(row_values[:, 0], v), Potentials(u, column_values[:, 0])]
+
+
+def _next_arcs(
+    arcs: np.ndarray, keep: np.ndarray, new: np.ndarray, tree: Tree
+) -> tuple[np.ndarray, Tree]:
+    """The arcs kept, those of the basis, and new ones; and the basis among them, to start from."""
+    basic = tree.arc >= 0
+    keep[tree.arc[basic]] = True
+    kept = _union(arcs[keep], new)
+    arc = tree.arc.copy()
+    arc[basic] = np.searchsorted(kept, arcs[tree.arc[basic]])
+    return kept, Tree(tree.parent, arc)
 
 
 def _closest_to_use(excess: np.ndarray, count: int) -> np.ndarray:

@@ -82,13 +82,14 @@ evolution.advance(1e-4)  # loads what was compiled, or compiles
 prepared = time.process_time() - begun
 drift, transport = evolution.terms._drifts[0], evolution.terms.transport
 run.volumes.comm = evolution._comm = drift._sum._comm = Exchanging(comm)
-transport._faces, transport._density = map(Exchanging, (transport._faces, transport._density))
+vectors = transport._factors, transport._density
+transport._factors, transport._density = map(Exchanging, vectors)
 attention_sum = drift._sum._sum
 for name in ("moments", "sums", "_survey"):
     dealt_out(attention_sum, name)
 dealt_out(attention_sum.sources, "_summary")
 dealt_out(drift, "_facet_flux")
-for name in ("rate_of_change", "outflow_rate"):
+for name in ("euler", "outflow_rate"):
     dealt_out(transport, name)
 best = repeated = np.inf
 for number in range(steps):

@@ -6,7 +6,7 @@ A step has five stages, each with one evaluation of the attention sum. Its parts
 wrapping the methods that do them; 'shared' is what every rank repeats (loading the masses, the
 survey of the cost model, the moments' recurrences), 'facets' gathering the masses and taking the
 velocity from vertices to facets,
-'rest' PETSc's TS, checks and vectors.
+'rest' checks and the choice of the step.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
         watch.watch(attention_sum, "sums", "sums")
         watch.watch(attention_sum, "moments", "moments")
         watch.watch(field, "_sum", "whole sum")
-        watch.watch(evolution.terms.transport, "rate_of_change", "transport")
+        watch.watch(evolution.terms.transport, "euler", "transport")
         watch.watch(evolution.terms.transport, "outflow_rate", "outflow")
         best, parts = np.inf, watch.seconds
         for number in range(STEPS):
