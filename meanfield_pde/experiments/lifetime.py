@@ -288,6 +288,13 @@ def _followed(
 
 
 def _settled(times: np.ndarray, fraction: np.ndarray, progress: Progress) -> bool:
-    """Whether the axis has come to F, or has had as long again as the metastable state lived."""
+    """Whether the axis has come to F, or has had the time for it.
+
+    That is as long again as the metastable state lived, and until the last stop ends by prediction.
+    """
     left = progress.leaves(times, fraction) if len(times) else None
-    return left is not None and bool(fraction[-1] > NEAR or times[-1] > 2 * left + 10)
+    if left is None:
+        return False
+    predicted = [until for _, until in progress.stops if until is not None]
+    stopped = max(predicted, default=0.0) * progress.projection.attention.beta
+    return bool(fraction[-1] > NEAR or times[-1] > max(2 * left, stopped) + 10)

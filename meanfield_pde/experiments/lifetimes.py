@@ -36,6 +36,7 @@ from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.fits import LinearFit, fit_or_none
 from meanfield_pde.theory.lifetime_law import fit_law
+from meanfield_pde.theory.progress import Progress
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.stages import departure
 
@@ -160,6 +161,7 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
             else beta_fit.slope / limit.lifetime_per_beta,
             "final_angle_to_value_eigenspace": [[row["beta"], row["angle"]] for row in density],
             "not_reached": [row["beta"] for row in density if row["lifetime"] is None],
+            "predicted_stops": [list(stop) for stop in Progress(limit).stops],
             "law": None if law is None else law.describe(),
             "stages": [
                 {"beta": row["beta"], "stages": json.loads(row["stages"])}

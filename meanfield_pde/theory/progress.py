@@ -36,6 +36,7 @@ class Stage:
         expected: the progress at V^k E, which is the place in the limit of large beta.
         begin: when it left the place before; for the first the end of the concentration.
         end: when it left this one; None if it is there at the end of the history.
+        expected_end: when it is predicted to, in the limit of large beta; None where it is not.
     """
 
     place: float
@@ -43,13 +44,15 @@ class Stage:
     expected: float
     begin: float
     end: float | None
+    expected_end: float | None
 
     def __str__(self) -> str:
         end = "the end of the run" if self.end is None else f"t = {self.end:.4g}"
         degrees = math.degrees(self.angle)
+        predicted = "" if self.expected_end is None else f", predicted {self.expected_end:.4g}"
         return (
-            f"the axis stands at {self.place:.3g} of the way ({degrees:.1f} degrees, expected "
-            f"{self.expected:.3g}) from t = {self.begin:.4g} to {end}"
+            f"the axis stands at {self.place:.3g} of the way ({degrees:.1f} degrees, predicted "
+            f"{self.expected:.3g}) from t = {self.begin:.4g} to {end}{predicted}"
         )
 
     def describe(self) -> dict[str, Any]:
@@ -60,6 +63,7 @@ class Stage:
             "expected": self.expected,
             "begin": self.begin,
             "end": self.end,
+            "expected_end": self.expected_end,
         }
 
 
@@ -94,20 +98,25 @@ class Progress:
         return np.array([self._progress(axis) for axis in axes])
 
     @cached_property
-    def places(self) -> list[float]:
-        """The progress p_0 = 0, p_1, ... of E and of the stops that are told apart, and 1 of F."""
-        found = [0.0]
+    def stops(self) -> list[tuple[float, float | None]]:
+        """The progress p_0 = 0, p_1, ... at E and the stops that are told apart, and 1 at F.
+
+        With when each is left, divided by beta, where that is predicted.
+        """
+        first, *others = stops(self.projection)
+        found = [(0.0, first.until_per_beta)]
         if self.switches and self.projection.dimension == 1:
-            for stop in stops(self.projection)[1:]:
+            for stop in others:
                 progress = self._progress(stop.basis)
-                if found[-1] + APART <= progress <= 1 - APART:
-                    found.append(progress)
-        return [*found, 1.0]
+                if found[-1][0] + APART <= progress <= 1 - APART:
+                    found.append((progress, stop.until_per_beta))
+        return [*found, (1.0, None)]
 
     @property
     def levels(self) -> np.ndarray:
         """The progress at which the axis leaves each of the places but the last."""
-        return (np.array(self.places[1:]) + self.places[:-1]) / 2
+        places = np.array([place for place, _ in self.stops])
+        return (places[1:] + places[:-1]) / 2
 
     def leaves(self, times: np.ndarray, fraction: np.ndarray) -> float | None:
         """When the axis leaves E for good, the end of the plateau; None if it never was there."""
@@ -118,12 +127,15 @@ class Progress:
         """The stages of a history from the time `begin` on."""
         found = []
         ends = [for_good(times, fraction, float(level)) for level in self.levels]
-        for expected, end in zip(self.places, [*ends, None], strict=True):
+        beta = self.projection.attention.beta
+        for (expected, until), end in zip(self.stops, [*ends, None], strict=True):
             last = float(times[-1]) if end is None else end
             inside = (times >= begin) & (times <= last)
             place = still(times[inside], fraction[inside], 1 / self.projection.contraction_rate)
             if place is not None:
-                found.append(Stage(place, place * self.angle, expected, begin, end))
+                predicted = None if until is None or math.isinf(until) else until * beta
+                angle = place * self.angle
+                found.append(Stage(place, angle, expected, begin, end, predicted))
             if end is None:
                 break
             begin = max(begin, end)

@@ -39,7 +39,9 @@ exp(beta c_k - r t), since more of it would be unstable as above, so that
     c_0 = a,    c_k = c_(k-1) + |<B^T x_k, x_(k-1)>| - |<B^T x_k, x_k>|,    x_k = V^k e / |V^k e|,
 
 is what the cluster at x_k needs to attend to itself rather than to what is left at x_(k-1). Stage k
-ends at beta c_k / r, or when the tail is lost at the saddle that feeds it, if that is earlier.
+ends at beta c_k / r, or when the tail is lost at the saddle that feeds it, if that is earlier; then
+nothing is held any more, and clusters go on without another stop. At finite beta what is left has
+crept on by a part of order 1/sqrt(beta) of the way, and the place and the end of a stage with it.
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ class Stop:
 
 
 def stops(limit: ProjectionLimit) -> list[Stop]:
-    """E and the images V^k E, k = 1, 2, ..., one after the other, until they come to rest."""
+    """E and the images V^k E, k = 1, 2, ..., until they come to rest or the tail is lost."""
     value, basis = limit.first.value, limit.basis
     line = limit.dimension == 1 and limit.attention.dimension == 2
     cost = limit.lifetime_per_beta * limit.tail_rate
@@ -167,6 +169,8 @@ def stops(limit: ProjectionLimit) -> list[Stop]:
             seen = limit.first.key_query @ basis[:, 0]
             cost += float(abs(seen @ last[:, 0]) - abs(seen @ basis[:, 0]))
             until = min(cost / limit.tail_rate, _fed_until(limit, basis[:, 0]))
+            if not until > (found[-1].until_per_beta or 0.0):
+                break
         found.append(Stop(basis, until))
     return found
 

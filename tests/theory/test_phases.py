@@ -47,8 +47,8 @@ def synthetic(times: np.ndarray, switch: float, until: float = 0.5) -> np.ndarra
 def test_the_times_of_a_synthetic_history() -> None:
     times = np.linspace(0, 30, 601)
     found = find_phases(times, synthetic(times, 20.0), limit_at(100.0))
-    # Width 1.2 exp(-0.7 t) = 0.25, and a logistic that reaches half of the progress at V e, which is
-    # 0.5 - atan(0.3 tan 0.5) over 0.5, and 1/2 and 0.9.
+    # Width 1.2 exp(-0.7 t) = 0.25, and a logistic that reaches half of the progress at V e, that is
+    # of (0.5 - atan(0.3 tan 0.5)) / 0.5, and 1/2 and 0.9.
     concentrated = math.log(1.2 / 0.25) / 0.7
     leaving = (0.5 - math.atan(0.3 * math.tan(0.5))) / 0.5 / 2
     leaves, arrives = 20 - math.log(1 / leaving - 1) / 2, 20 + math.log(9) / 2
