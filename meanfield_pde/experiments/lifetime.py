@@ -25,6 +25,7 @@ import time as clock
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from mpi4py import MPI
 
@@ -41,6 +42,7 @@ from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.build import start_evolution
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.following import check_resolution
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.wide_evolution import LogEvolution
@@ -130,18 +132,10 @@ def density_lifetime(
         resolution = check_resolution(resolution, attention.dimension)
     evolution = start_evolution(equation, initial, resolution, progress.projection)
     comm = mesh.comm
-    widths = []
+    widths: list[float] = []
 
     def moments(times: np.ndarray) -> np.ndarray:
-        found = np.empty((len(times), attention.dimension, attention.dimension))
-        for i, time in enumerate(times):
-            evolution.advance(float(time), lambda _: stop_if_noted(comm))
-            here = evolution.equation.volumes
-            centre = here.centre[: here.owned]
-            widths.append(comm.allreduce(here.volume[: here.owned].min(initial=np.inf), MPI.MIN))
-            own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
-            found[i] = comm.allreduce(own) / evolution.mass
-        return found
+        return _moments(evolution, times, comm, widths)
 
     with closing(evolution):
         check_steps([evolution], until, "until", however_long=however_long)
@@ -149,16 +143,23 @@ def density_lifetime(
     wide, seconds = isinstance(evolution, LogEvolution), clock.perf_counter() - begun
     beta, cells = attention.beta, volumes.global_cells
     width = min(widths) ** (1 / (attention.dimension - 1))
-    return Lifetime(
-        kind="density",
-        beta=beta,
-        count=cells,
-        seed=None,
-        least_width=width,
-        log_masses=wide,
-        wall_time=seconds,
-        **asdict(found),
-    )
+    mesh_says: dict[str, Any] = {"least_width": width, "log_masses": wide, "wall_time": seconds}
+    return Lifetime("density", beta, cells, None, **asdict(found), **mesh_says)
+
+
+def _moments(
+    evolution: Evolution, times: np.ndarray, comm: MPI.Comm, widths: list[float]
+) -> np.ndarray:
+    """Second moments at the times, followed until then; adds the least volumes of the cells."""
+    found = []
+    for time in times:
+        evolution.advance(float(time), lambda _: stop_if_noted(comm))
+        here = evolution.equation.volumes
+        centre, volume = here.centre[: here.owned], here.volume[: here.owned]
+        widths.append(comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN))
+        own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
+        found.append(comm.allreduce(own) / evolution.mass)
+    return np.array(found)
 
 
 def token_lifetime(
@@ -209,16 +210,8 @@ def token_lifetime(
 
     found = _followed(moments, progress, until, comm)
     seconds = clock.perf_counter() - begun
-    return Lifetime(
-        kind="tokens",
-        beta=attention.beta,
-        count=count,
-        seed=seed,
-        least_width=None,
-        log_masses=False,
-        wall_time=seconds,
-        **asdict(found),
-    )
+    no_mesh: dict[str, Any] = {"least_width": None, "log_masses": False, "wall_time": seconds}
+    return Lifetime("tokens", attention.beta, count, seed, **asdict(found), **no_mesh)
 
 
 def given_up(limit: ProjectionLimit, until: float | None, count: int | None = None) -> float:
