@@ -98,8 +98,9 @@ def leaving(
 ) -> float:
     """When the cluster leaves: beta, and the least width that the mesh can show (0 for none).
 
-    nan where the kernel is too wide near e2 for the rate, beta |B^T e2| < 100, and infinite if it
-    does not leave in several times as long as expected.
+    nan where the kernel is too wide near e2 for the rate, beta |B^T e2| < 100, or where the tail
+    has lost before the cluster is narrow; infinite if it does not leave in several times as long as
+    expected.
     """
     if beta * np.linalg.norm(side.key_query @ side.e2) < 100:
         return math.nan
@@ -152,6 +153,8 @@ def leaving(
     pushed = side.value @ side.e
     stop = math.acos(abs(float(pushed @ side.e)) / float(np.linalg.norm(pushed)))
     time = 0.4 * beta * (length - abs(float(seen @ side.e))) / rate
+    if velocity(0.0, 0.0, time) > abs(push) / 2:
+        return math.nan
     place, log_width = 0.0, -side.gap / length * time
     longest = 6 * time + 20
     while time < longest:
