@@ -194,6 +194,32 @@ def test_phases_are_drawn_above_the_curves() -> None:
     assert [bar.get_gid() for bar in axes.patches] == list(NAMES)
 
 
+def test_a_stop_on_the_way_is_found_and_drawn() -> None:
+    """The axis goes to 0.7 of the way at 20, and on at 50; V e is at 0.675."""
+    times = np.linspace(0, 80, 801)
+    turn = 0.35 / (1 + np.exp(-2 * (times - 20))) + 0.15 / (1 + np.exp(-2 * (times - 50)))
+    found = find_phases(times, two_clusters(turn, 1.2 * np.exp(-0.7 * times)), limit_at(400.0))
+    first, stop, last = found.stages
+    assert [one.place for one in found.stages] == pytest.approx([0, 0.7, 1], abs=1e-3)
+    assert math.degrees(stop.angle) == pytest.approx(0.7 * math.degrees(0.5), abs=0.1)
+    leaving = (0.5 - math.atan(0.3 * math.tan(0.5))) / 0.5
+    ends = [20 - math.log(0.7 / (leaving / 2) - 1) / 2, 50]
+    assert [first.end, stop.begin] == pytest.approx([ends[0]] * 2, abs=0.01)
+    # Half of the way between V e and F: 0.7 + 0.3 g, g the logistic about 50.
+    part = ((leaving + 1) / 2 - 0.7) / 0.3
+    assert stop.end == last.begin == pytest.approx(50 - math.log(1 / part - 1) / 2, abs=0.01)
+    assert last.end is None
+    assert stop.expected_end == pytest.approx(0.233174 * 400, rel=1e-4)
+    assert "stands at 0.7 of the way (20.1 degrees, predicted 0.675)" in str(stop)
+    described = found.describe()["stages"]
+    assert [one["expected"] for one in described] == pytest.approx([0, leaving, 1])
+    axes = Figure().subplots()
+    axes.set_xlim(0, 80)
+    _draw_phases(axes, found, 80.0)
+    (bar,) = [one for one in axes.patches if str(one.get_gid()).startswith("stage")]
+    assert [bar.get_x(), bar.get_x() + bar.get_width()] == pytest.approx([stop.begin, stop.end])
+
+
 def test_first_crossing() -> None:
     times = np.array([0.0, 1.0, 2.0, 3.0])
     values = np.array([0.0, 1.0, 0.5, 2.0])
