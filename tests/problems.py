@@ -94,6 +94,15 @@ def limit_at(beta: float) -> ProjectionLimit:
     return ProjectionLimit(metastable(beta))
 
 
+def stopping(beta: float) -> Attention:
+    """An attention whose clusters stop several times on their way, by the theory of `stages`."""
+    value = rotation(-0.37) @ np.diag([1.0, 0.5]) @ rotation(0.37)
+    vectors = np.array([[1.0, -0.24], [0.0, 0.97]])
+    drift = vectors @ np.diag([1.0, 0.33]) @ np.linalg.inv(vectors)
+    key_query = np.linalg.solve(value, drift)
+    return Attention(key_query / np.linalg.norm(key_query, 2), np.eye(2), value, beta)
+
+
 def fibonacci_sphere(count: int) -> np.ndarray:
     """Nearly uniform points on the sphere."""
     k = np.arange(count) + 0.5

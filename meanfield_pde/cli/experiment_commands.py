@@ -111,6 +111,15 @@ def lifetime(options: argparse.Namespace) -> None:
         found = summary.get(laws, {}).get("slope_over_predicted")
         if found is not None:
             LOG.info("%s: %.3f of the predicted one", name, found)
+    law = summary["density"]["law"]
+    if law is not None and law["slope_over_predicted"] is not None:
+        LOG.info(
+            "density, the same with the next term, %.4g sqrt(beta) - %.4g log(beta) or less on a "
+            "mesh: %.3f of the predicted one",
+            law["predicted"]["root"],
+            -law["predicted"]["logarithm"],
+            law["slope_over_predicted"],
+        )
     LOG.info("%s, summary.json and figures/lifetime.png in %s", TABLE, directory)
 
 

@@ -14,7 +14,7 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
         summary: of the run, as in summary.json.
         phases: of the run.
     """
-    lines = [str(phase) for phase in phases]
+    lines = [str(phase) for phase in phases] + [str(stage) for stage in phases.stages]
     for key, one in summary.get("least_distances", {}).items():
         if one["value"] > 0:  # both start from the same density
             lines.append(f"least {_name(key)}: {one['value']:.4g}, at t = {one['time']:g}")
@@ -22,7 +22,7 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
     lived = phases.lifetime
     if lived is not None and isinstance(predicted, float):
         lines.append(
-            f"lifetime of the metastable state: {lived:.4g} (the axis is half way), "
+            f"lifetime of the metastable state: {lived:.4g} (the axis leaves), "
             f"predicted in the limit of large beta: {predicted:.4g}"
         )
     return lines

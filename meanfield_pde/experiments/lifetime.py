@@ -1,28 +1,31 @@
 """Metastable lifetimes: from the density, which feels the tail, and from N tokens, which have none.
 
-The lifetime is when the principal axis of the tokens has gone half of the way from E, the dominant
-eigenspace of A = V B^T, to F, that of V: the time at which
+The lifetime is when the principal axis of the tokens leaves E, the dominant eigenspace of
+A = V B^T, on its way to F, that of V: the time at which
 
     f = angle(U, E) / (angle(U, E) + angle(U, F)),   U the eigenspace of ∫ x x^T dmu of dimension
                                                      dim E with the largest eigenvalues,
 
-comes to 1/2, from below, for good (see `phases`). As an integral of the density against
-a smooth function it does not depend on the mesh but by the error of the density, and it has a
-meaning for tokens, too. Two laws are predicted:
+comes to half of its value at the first stop, from below, for good (see `phases`, and `stages` for
+where it stops). As an integral of the density against a smooth function it does not depend on the
+mesh but by the error of the density, and it has a meaning for tokens, too. Two laws are predicted:
 
     density     slope (|B^T e| - |<B^T e, e>|) / r in beta: the tail of the density at the place
                 that clusters attend to has to die out, and it decays like exp(-r t), r = c' on the
-                circle (or less, if another token loses sight of it earlier: `saddles.Tail`)
+                circle (or less, if another token loses sight of it earlier: `saddles.Tail`);
+                beyond it sqrt(beta) and log beta, see `stages`
     N tokens    slope 1/r in log N, whatever beta: N tokens have no tail below 1/N.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time as clock
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from mpi4py import MPI
 
@@ -39,13 +42,15 @@ from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.build import start_evolution
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.following import check_resolution
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.wide_evolution import LogEvolution
 from meanfield_pde.support.checks import real
 from meanfield_pde.support.signals import stop_if_noted
 from meanfield_pde.support.threads import set_threads
-from meanfield_pde.theory.phases import HALF, Progress
+from meanfield_pde.theory.phases import HALF, find_phases
+from meanfield_pde.theory.progress import Progress, for_good
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.tokens.code import simulate_tokens
 
@@ -66,9 +71,12 @@ class Lifetime:
         beta: inverse temperature.
         count: number of cells, or of tokens.
         seed: of the sample of tokens; None for the density.
-        lifetime: when the metastable state ended; None if it had not at `until`.
+        lifetime: when the axis left E; None if it had not at `until`.
+        half: when the axis had gone half of the way to F; None if it had not.
+        stages: those of the way, as in summary.json, as JSON.
         until: how far the measurement went.
         angle: of the principal axis to the dominant eigenspace of V, at `until`, in radians.
+        least_width: of the cells of the mesh at the times of the moments; None for tokens.
         log_masses: whether the density was followed below the range of doubles.
         wall_time: seconds.
     """
@@ -78,8 +86,11 @@ class Lifetime:
     count: int
     seed: int | None
     lifetime: float | None
+    half: float | None
+    stages: str
     until: float
     angle: float
+    least_width: float | None
     log_masses: bool
     wall_time: float
 
@@ -121,23 +132,34 @@ def density_lifetime(
         resolution = check_resolution(resolution, attention.dimension)
     evolution = start_evolution(equation, initial, resolution, progress.projection)
     comm = mesh.comm
+    widths: list[float] = []
 
     def moments(times: np.ndarray) -> np.ndarray:
-        found = np.empty((len(times), attention.dimension, attention.dimension))
-        for i, time in enumerate(times):
-            evolution.advance(float(time), lambda _: stop_if_noted(comm))
-            here = evolution.equation.volumes
-            centre = here.centre[: here.owned]
-            own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
-            found[i] = comm.allreduce(own) / evolution.mass
-        return found
+        return _moments(evolution, times, comm, widths)
 
     with closing(evolution):
         check_steps([evolution], until, "until", however_long=however_long)
-        found, last, angle = _followed(moments, progress, until, comm)
+        found = _followed(moments, progress, until, comm)
     wide, seconds = isinstance(evolution, LogEvolution), clock.perf_counter() - begun
     beta, cells = attention.beta, volumes.global_cells
-    return Lifetime("density", beta, cells, None, found, last, angle, wide, seconds)
+    width = min(widths) ** (1 / (attention.dimension - 1))
+    mesh_says: dict[str, Any] = {"least_width": width, "log_masses": wide, "wall_time": seconds}
+    return Lifetime("density", beta, cells, None, **asdict(found), **mesh_says)
+
+
+def _moments(
+    evolution: Evolution, times: np.ndarray, comm: MPI.Comm, widths: list[float]
+) -> np.ndarray:
+    """Second moments at the times, followed until then; adds the least volumes of the cells."""
+    found = []
+    for time in times:
+        evolution.advance(float(time), lambda _: stop_if_noted(comm))
+        here = evolution.equation.volumes
+        centre, volume = here.centre[: here.owned], here.volume[: here.owned]
+        widths.append(comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN))
+        own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
+        found.append(comm.allreduce(own) / evolution.mass)
+    return np.array(found)
 
 
 def token_lifetime(
@@ -186,9 +208,10 @@ def token_lifetime(
         saved = cloud.tokens[np.searchsorted(cloud.times, times)]
         return np.einsum("tni,tnj->tij", saved, saved) / count
 
-    found, last, angle = _followed(moments, progress, until, comm)
+    found = _followed(moments, progress, until, comm)
     seconds = clock.perf_counter() - begun
-    return Lifetime("tokens", attention.beta, count, seed, found, last, angle, False, seconds)
+    no_mesh: dict[str, Any] = {"least_width": None, "log_masses": False, "wall_time": seconds}
+    return Lifetime("tokens", attention.beta, count, seed, **asdict(found), **no_mesh)
 
 
 def given_up(limit: ProjectionLimit, until: float | None, count: int | None = None) -> float:
@@ -219,35 +242,52 @@ def switching_progress(attention: AttentionLike) -> Progress:
     return progress
 
 
+@dataclass(frozen=True)
+class _Followed:
+    """What is read off moments; as in `Lifetime`."""
+
+    lifetime: float | None
+    half: float | None
+    stages: str
+    until: float
+    angle: float
+
+
 def _followed(
     moments: Callable[[np.ndarray], np.ndarray], progress: Progress, until: float, comm: MPI.Comm
-) -> tuple[float | None, float, float]:
-    """Lifetime, time of the last moments, and the final angle to F.
-
-    `moments` gives those at increasing times, and goes on from call to call.
-    """
-    step = 1 / (PER_DECAY * progress.projection.escape_rate)
+) -> _Followed:
+    """What `moments` shows; it gives those at increasing times, and goes on from call to call."""
+    limit = progress.projection
+    step = 1 / (PER_DECAY * limit.escape_rate)
     count = max(1, math.ceil(until / step))
-    times, fraction = np.zeros(0), np.zeros(0)
-    while len(times) <= count and not _settled(times, fraction):
+    times, found = np.zeros(0), np.zeros((0, *np.shape(limit.first.value)))
+    fraction = np.zeros(0)
+    while len(times) <= count and not _settled(times, fraction, progress):
         part = np.arange(len(times), min(len(times) + 2 * PER_DECAY, count + 1)) / count * until
         # Sums over ranks may differ in their last digits; all follow the numbers of the first.
-        found = comm.bcast(moments(part))
-        times = np.concatenate([times, part])
-        fraction = np.concatenate([fraction, progress.fraction(found)])
-    switch = progress.switch(times, fraction)
-    axis = np.linalg.eigh(found[-1])[1][:, -progress.projection.dimension :]
-    assert (
-        progress.projection.terminal.basis is not None
-    )  # or there would be no lifetime to measure
-    angle = float(subspace_angles(axis, progress.projection.terminal.basis).max())
-    return None if switch is None else switch[1], float(times[-1]), angle
+        here = comm.bcast(moments(part))
+        times, found = np.concatenate([times, part]), np.concatenate([found, here])
+        fraction = np.concatenate([fraction, progress.fraction(here)])
+    axis = np.linalg.eigh(found[-1])[1][:, -limit.dimension :]
+    assert limit.terminal.basis is not None  # or there would be no lifetime to measure
+    phases = find_phases(times, found, limit)
+    return _Followed(
+        progress.leaves(times, fraction),
+        for_good(times, fraction, HALF),
+        json.dumps([stage.describe() for stage in phases.stages]),
+        float(times[-1]),
+        float(subspace_angles(axis, limit.terminal.basis).max()),
+    )
 
 
-def _settled(times: np.ndarray, fraction: np.ndarray) -> bool:
-    """Whether the axis has come to F, or has had as long again as the metastable state lived."""
-    early = np.flatnonzero(fraction < HALF)
-    if not len(early) or fraction[-1] < HALF:
+def _settled(times: np.ndarray, fraction: np.ndarray, progress: Progress) -> bool:
+    """Whether the axis has come to F, or has had the time for it.
+
+    That is as long again as the metastable state lived, and until the last stop ends by prediction.
+    """
+    left = progress.leaves(times, fraction) if len(times) else None
+    if left is None:
         return False
-    left = times[early[-1]]
-    return bool(fraction[-1] > NEAR or times[-1] > 2 * left + 10)
+    predicted = [until for _, until in progress.stops if until is not None]
+    stopped = max(predicted, default=0.0) * progress.projection.attention.beta
+    return bool(fraction[-1] > NEAR or times[-1] > max(2 * left, stopped) + 10)

@@ -1,10 +1,12 @@
 """`meanfield-pde lifetime`: lifetimes of a case for several beta and N, and the two laws.
 
-lifetime.csv has a row for each measurement; summary.json the fits beside what is predicted.
+lifetime.csv has a row for each measurement, with the predicted terms beside it; summary.json the
+fits, linear and with the next term (`theory.lifetime_law`), beside the predictions, and the stages.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,7 +35,10 @@ from meanfield_pde.support.checks import whole
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.fits import LinearFit, fit_or_none
+from meanfield_pde.theory.lifetime_law import fit_law
+from meanfield_pde.theory.progress import Progress
 from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.theory.stages import departure
 
 LOG = logging.getLogger("meanfield_pde")
 TABLE = "lifetime.csv"
@@ -89,8 +94,8 @@ def measure_lifetimes(
             found = _measure(case, mesh, key, until, however_long, comm)
             LOG.info("%s", _line(found))
             # A measurement that was given up earlier than now is replaced.
-            rows = [row for row in rows if row not in same] + [asdict(found)]
-            on_root(comm, write_table, directory / TABLE, rows)
+            rows = [row for row in rows if row not in same] + [_row(limit, found)]
+            on_root(comm, write_table, directory / TABLE, _complete(rows))
         chosen = [row for row in rows if _key(row) in wanted]
         summary = on_root(comm, summarise_lifetimes, case, chosen)
         on_root(comm, write_summary, directory, summary | {"versions": versions()})
@@ -142,9 +147,11 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
     density = [row for row in rows if row["kind"] == "density"]
     tokens = [row for row in rows if row["kind"] == "tokens"]
     beta_fit, count_fit = fits(rows)
+    law = fit_law(limit, *(_column(density, name) for name in ("beta", "lifetime", "least_width")))
     summary: dict[str, Any] = {
         "noise": case.noise.strength,
-        "definition": "the principal axis is half way from the eigenspace of A to that of V",
+        "definition": "the principal axis leaves the eigenspace of A, when it has gone half of the "
+        "way to its first stop towards that of V",
         "density": {
             "lifetimes": [[row["beta"], row["lifetime"]] for row in density],
             "fit_in_beta": None if beta_fit is None else beta_fit.describe(),
@@ -154,6 +161,13 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
             else beta_fit.slope / limit.lifetime_per_beta,
             "final_angle_to_value_eigenspace": [[row["beta"], row["angle"]] for row in density],
             "not_reached": [row["beta"] for row in density if row["lifetime"] is None],
+            "predicted_stops": [list(stop) for stop in Progress(limit).stops],
+            "law": None if law is None else law.describe(),
+            "stages": [
+                {"beta": row["beta"], "stages": json.loads(row["stages"])}
+                for row in density
+                if row.get("stages")
+            ],
         },
     }
     if tokens:
@@ -179,6 +193,22 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
             ],
         }
     return summary
+
+
+def _row(limit: ProjectionLimit, found: Lifetime) -> Row:
+    """A row of the table: the measurement, and what is predicted of the density."""
+    row = asdict(found)
+    if found.seed is not None:
+        return row | {"linear": None, "next_term": None}
+    terms = departure(limit)
+    beyond = None if terms is None else terms.beyond(found.beta, found.least_width or 0.0)
+    return row | {"linear": limit.lifetime, "next_term": beyond}
+
+
+def _complete(rows: Sequence[Row]) -> list[Row]:
+    """Rows with the same columns, those of an older table too."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name) for name in names} for row in rows]
 
 
 def _key(row: Row) -> _Key:
@@ -211,7 +241,8 @@ def _count_fit(tokens: Sequence[Row]) -> LinearFit | None:
 
 
 def _column(rows: Sequence[Row], name: str) -> np.ndarray:
-    return np.array([np.nan if row[name] is None else row[name] for row in rows], dtype=float)
+    values = [row.get(name) for row in rows]
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
 def _line(found: Lifetime) -> str:

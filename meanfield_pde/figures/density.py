@@ -27,7 +27,7 @@ from meanfield_pde.theory.spectrum import EigenSpace
 DECADES = 6  # below the largest density, for colours
 PROFILE_DECADES = 12  # for the profiles
 PROFILES = 4
-ROWS = 2000  # angles of the heat map, where cells move
+ROWS = 400  # angles of the heat map, where cells move
 FRAMES = 6
 MOST_COLUMNS = 1000  # of the heat map: more are not to be seen
 FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mean nothing
@@ -202,7 +202,8 @@ def _draw_circle(history: History, projection: ProjectionLimit, wanted: np.ndarr
 def _common_grid(history: History, shown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Angles, and the density there at the times shown: those of the cells, if they stay.
 
-    Cells that move are drawn as they are on `ROWS` equal angles, more than there are pixels.
+    Cells that move are drawn on `ROWS` equal angles, fewer than there are pixels, each with the
+    largest density of the cells that meet it: a spot far narrower than a pixel is seen.
     """
     if not history.store.moves:
         angle, order = angles(history, 0)
@@ -216,7 +217,10 @@ def _common_grid(history: History, shown: np.ndarray) -> tuple[np.ndarray, np.nd
         begin = np.degrees(np.where(over, ends[:, 1], ends[:, 0]))
         order = np.argsort(begin)
         cell = order[np.searchsorted(begin[order], angle, "right") - 1]
-        row[:] = history.density_at(index)[cell]
+        values = history.density_at(index)
+        row[:] = values[cell]
+        first = np.minimum((begin + 180) % 360 * (ROWS / 360), ROWS - 1).astype(int)
+        np.maximum.at(row, first, values)
     return angle, density
 
 

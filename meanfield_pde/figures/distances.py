@@ -111,6 +111,14 @@ def _draw_phases(axes: Axes, phases: Phases, last: float) -> None:
             fontsize="x-small",
             color="0.3",
         )
+    for stage in phases.stages:
+        if 0 < stage.expected < 1:  # a stop on the way, below the phase that it is part of
+            end = last if stage.end is None else stage.end
+            bar = axes.axvspan(
+                stage.begin, end, 1.0, 1.015, color="k", lw=0, clip_on=False, zorder=3
+            )
+            bar.set_label("_stage")
+            bar.set_gid(f"stage at {stage.place:.2f}")
     for shade, phase in zip(_PHASE_SHADES, phases, strict=True):
         if phase.begin is None:
             continue

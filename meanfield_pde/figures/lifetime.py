@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from meanfield_pde.figures.density import save
 from meanfield_pde.results.folder import FIGURES
 from meanfield_pde.results.tables import Row
 from meanfield_pde.theory.fits import linear_fit
+from meanfield_pde.theory.lifetime_law import fit_law
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
@@ -47,12 +49,31 @@ def _draw_density(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> No
         axes.plot(line, fit(line), "-", color=_COLOURS[0], lw=1, label=label)
     slope = limit.lifetime_per_beta
     axes.plot(line, slope * line, "--", color="k", lw=1, label=f"predicted, slope {slope:.4f}")
+    width = np.array([row.get("least_width") or np.nan for row in rows])
+    law = fit_law(limit, beta, lifetime, width)
+    if law is not None and law.fit is not None:
+        curve = np.linspace(beta.min(), beta.max(), 200)
+        label = "predicted with the next term, up to a constant"
+        axes.plot(curve, law(curve), "-.", color="0.35", lw=1.2, label=label)
+    _draw_stages(axes, rows)
     axes.set_xlim(0, line[-1])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("inverse temperature β")
     axes.set_ylabel("lifetime (time t)")
     axes.set_title("density: linear in β", fontsize="medium")
     axes.legend(fontsize="small")
+
+
+def _draw_stages(axes: Axes, rows: Sequence[Row]) -> None:
+    """The ends of the stages after the first, each place with its marker."""
+    ends: dict[float, list[tuple[float, float]]] = {}
+    for row in rows:
+        for stage in json.loads(row.get("stages") or "[]"):
+            if stage["expected"] > 0 and stage["end"] is not None:
+                ends.setdefault(stage["expected"], []).append((row["beta"], stage["end"]))
+    for marker, (expected, points) in zip(_MARKERS[1:], sorted(ends.items()), strict=False):
+        label = f"end of the stop expected at {expected:.2f} of the way"
+        axes.plot(*zip(*points, strict=True), marker, color=_COLOURS[1], mfc="none", label=label)
 
 
 def _draw_tokens(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> None:

@@ -83,6 +83,7 @@ class Equation:
         noise: strength of the noise.
         tilted: whether the attention sum knows the slope of log rho in each cell, as on meshes that
             follow the mass.
+        told: whether the method of the attention sum was logged before, on another mesh.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Equation:
         self.settings = settings
         self.noise = noise
         self.tilted = tilted
+        self.told = False
         self.transport = transport or Transport(volumes, SCHEMES[settings.scheme])
 
     def at(self, attention: AttentionLike) -> Equation:
@@ -135,7 +137,8 @@ class Equation:
         """What acts during a layer."""
         tolerance = self.settings.tolerance
         drifts: list[Drift] = [
-            MeanField(head, self.volumes, tolerance, tilted=self.tilted) for head in heads_of(layer)
+            MeanField(head, self.volumes, tolerance, tilted=self.tilted, told=self.told)
+            for head in heads_of(layer)
         ]
         perceptron = perceptron_of(layer)
         if perceptron is not None:

@@ -133,6 +133,7 @@ class Evolution:
         """
         noise_step = self.noise_step
         self.close()
+        equation.told = True
         masses = equation.volumes.scatter(arrays[MASSES])
         self._settle(equation, self.terms.layer, masses)
         self.state.restore(arrays)

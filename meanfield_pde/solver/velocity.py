@@ -43,6 +43,7 @@ class MeanField:
         tolerance: float,
         *,
         tilted: bool = False,
+        told: bool = False,
     ) -> None:
         if attention.dimension != volumes.dimension:
             raise InputError(
@@ -62,7 +63,7 @@ class MeanField:
         self._fixed: np.ndarray | None = None
         self._log_shares: np.ndarray | None = None  # of the points of a cell, if it has several
         self._tilted = TiltedSources(attention, volumes) if tilted else None
-        self._logged = False
+        self._logged = told
         self.largest_weight = 1.0
         self._norm = float(np.linalg.norm(attention.value, 2))
         if attention.zero_temperature:

@@ -1,4 +1,4 @@
-"""The phases of a history: concentration, metastable, switching, terminal, with their times.
+"""The phases of a history: concentration, metastable, switching, terminal, and stops on the way.
 
 E is the dominant eigenspace of A = V B^T, where tokens gather first, and F that of V (or of -V, see
 `ProjectionLimit.terminal`), where clusters end; theta is the angle between them. With the second
@@ -8,15 +8,19 @@ axis, for two clusters), let
     psi = asin sqrt(1 - tr(P_E M)),           the root mean square angle of tokens to E,
     f = angle(U, E) / (angle(U, E) + angle(U, F)),      the progress from E to F.
 
+On their way clusters can stop at V E, V^2 E, ... (see `stages`). Let 0 = p_0 < p_1 < ... < 1 be the
+progress there, those left out that are nearer than 1/5 to one before or to F. The axis has left the
+place p_k when f comes to (p_k + p_(k+1)) / 2, from below, for good. So
+
     concentration   from the start until psi <= theta / 2 (pi / 8 where theta = 0)
-    metastable      from then until f rises above 1/3 on its way to 1/2; the phase counts if it
+    metastable      from then until the axis leaves E, which is the lifetime; the phase counts if it
                     lasts 1/c or longer, c the contraction rate, and if it is predicted to end
     switching       from the end of the metastable phase until the terminal one
     terminal        from the time after which f stays above 9/10
 
-and the lifetime of the metastable state is the time at which f comes to 1/2, from below, for good.
-These are integrals of the density against smooth functions, compared with angles that do not
-depend on the mesh, so that the times converge with it. A phase is not reached unless all this
+and a stage is the time between the last two leavings, if for 1/c of it f keeps within 1/10. These
+are integrals of the density against smooth functions, compared with angles that depend on neither
+the mesh nor beta, so that the times converge with the mesh. A phase is not reached unless all this
 holds: not at beta = 0, where A does not act; no switching where E and F are the same; and the
 concentrated state is not called metastable where it is stable, as at zero temperature.
 """
@@ -29,17 +33,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg import subspace_angles
 
 from meanfield_pde.mesh.geometry import AXES
+from meanfield_pde.theory.progress import Progress, Stage, first_crossing, for_good
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 NAMES = ("concentration", "metastable", "switching", "terminal")
-LEAVES, HALF, ARRIVES = 1 / 3, 1 / 2, 9 / 10
-# Where E and F are the same, the angle that counts as concentrated.
-SETTLED = math.pi / 8
-# Below this angle between E and F, in radians, no switch can be told from the width of clusters.
-SAME = 0.02
+HALF, ARRIVES = 1 / 2, 9 / 10
 BEFORE = "no concentration before it"
 
 
@@ -73,11 +73,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """All four phases, and the time at which the switch is half done.
+    """All four phases, and the stages of the way from E to F.
 
     Attributes:
         concentration, metastable, switching, terminal: the phases.
-        lifetime: when f comes to 1/2; None if it does not.
+        lifetime: when the axis leaves E; None if it does not.
+        half: when f comes to 1/2, from below, for good; None if it does not.
+        stages: where the axis stands still, in the order of time.
     """
 
     concentration: Phase
@@ -85,6 +87,8 @@ class Phases:
     switching: Phase
     terminal: Phase
     lifetime: float | None = None
+    half: float | None = None
+    stages: tuple[Stage, ...] = ()
 
     def __iter__(self) -> Iterator[Phase]:
         return iter(getattr(self, name) for name in NAMES)
@@ -97,54 +101,11 @@ class Phases:
             else f"not reached: {phase.reason}"
             for phase in self
         }
-        return found | {"half_switched": self.lifetime}
-
-
-class Progress:
-    """The angle psi, the progress f, and the switch, from second moments (T x d x d)."""
-
-    def __init__(self, projection: ProjectionLimit) -> None:
-        self.projection = projection
-        self._first, self._last = projection.basis, projection.terminal.basis
-        self.angle = 0.0  # theta
-        if self._last is not None:
-            self.angle = float(subspace_angles(self._first, self._last).max())
-
-    @property
-    def switches(self) -> bool:
-        """Whether E and F are so far apart that a switch can be seen."""
-        return self.angle > SAME
-
-    @property
-    def concentrated(self) -> float:
-        """The angle psi from which on the density counts as concentrated."""
-        return self.angle / 2 if self.switches else SETTLED
-
-    def spread(self, moments: np.ndarray) -> np.ndarray:
-        """The angle psi at each time."""
-        inside = np.einsum("tij,ik,jk->t", moments, self._first, self._first)
-        return np.arcsin(np.sqrt(np.clip(1 - inside, 0, 1)))
-
-    def fraction(self, moments: np.ndarray) -> np.ndarray:
-        """The progress f at each time; zero where E and F are not told apart."""
-        if not self.switches or self._last is None:
-            return np.zeros(len(moments))
-        axes = np.linalg.eigh(moments)[1][:, :, -self._first.shape[1] :]
-        gone = np.array([subspace_angles(axis, self._first).max() for axis in axes])
-        ahead = np.array([subspace_angles(axis, self._last).max() for axis in axes])
-        return gone / np.maximum(gone + ahead, 1e-300)
-
-    def switch(self, times: np.ndarray, fraction: np.ndarray) -> tuple[float | None, float] | None:
-        """When the progress rises above 1/3, if it was below, and to 1/2, for the last time."""
-        early = np.flatnonzero(fraction < HALF)
-        if not len(early) or early[-1] == len(times) - 1:
-            return None
-        half = first_crossing(times, fraction, HALF, after=times[early[-1]])
-        assert half is not None  # what follows the last time below is not below
-        low = np.flatnonzero(fraction[: early[-1] + 1] < LEAVES)
-        if not len(low):
-            return None, half
-        return first_crossing(times, fraction, LEAVES, after=times[low[-1]]), half
+        return found | {
+            "lifetime": self.lifetime,
+            "half_switched": self.half,
+            "stages": [stage.describe() for stage in self.stages],
+        }
 
 
 def find_phases(times: np.ndarray, moments: np.ndarray, limit: ProjectionLimit) -> Phases:
@@ -172,12 +133,14 @@ def find_phases(times: np.ndarray, moments: np.ndarray, limit: ProjectionLimit) 
         metastable, switching = (Phase(name, reason=BEFORE) for name in NAMES[1:3])
         return Phases(concentration, metastable, switching, terminal)
     concentration = Phase("concentration", float(times[0]), end)
-    leaves, half = progress.switch(times, fraction) or (None, None)
-    if half is not None and leaves is None:
-        leaves = end  # the axis was never near E: it did not stay
+    leaves = half = None
+    stages: list[Stage] = []
+    if progress.switches:
+        leaves, half = progress.leaves(times, fraction), for_good(times, fraction, HALF)
+        stages = progress.stages(times, fraction, end)
     metastable = _metastable(limit, end, leaves, float(times[-1]))
     switching = _switching(progress, metastable, leaves, terminal)
-    return Phases(concentration, metastable, switching, terminal, half)
+    return Phases(concentration, metastable, switching, terminal, leaves, half, tuple(stages))
 
 
 def phases_of_history(history: Mapping[str, np.ndarray], limit: ProjectionLimit) -> Phases:
@@ -224,23 +187,3 @@ def _terminal(times: np.ndarray, fraction: np.ndarray, progress: Progress, after
     if start == len(times) - 1:
         return Phase("terminal", reason=f"at the end the progress is {fraction[-1]:.3g} of 0.9")
     return Phase("terminal", first_crossing(times[start:], fraction[start:], ARRIVES, after))
-
-
-def first_crossing(
-    times: np.ndarray, values: np.ndarray, level: float, after: float = -math.inf
-) -> float | None:
-    """When the values first are at the level or above at a time past `after`; linear in between."""
-    reached = np.flatnonzero((values >= level) & (times >= after))
-    if not len(reached):
-        return None
-    i = int(reached[0])
-    if i == 0:
-        return float(times[0])
-    if values[i - 1] >= level:  # since before `after`
-        return after
-    return max(_interpolated(times, values, level, i), after)
-
-
-def _interpolated(times: np.ndarray, values: np.ndarray, level: float, i: int) -> float:
-    part = (level - values[i - 1]) / (values[i] - values[i - 1])
-    return float(times[i - 1] + part * (times[i] - times[i - 1]))

@@ -25,7 +25,8 @@ from tests.conftest import Command, Main, Write, curves
 from tests.problems import MIXTURE, limit_at, metastable, rotation
 
 DEMO = Path(__file__).parents[2] / "demos/circle.toml"
-SMALL = ("cells = 800", "cells = 160")
+MESH = "cells      = 300\nresolution = 1e-3"
+SMALL = (MESH, "cells = 160")
 
 
 def test_lines() -> None:
@@ -60,7 +61,8 @@ def test_the_lifetime_does_not_depend_on_the_mesh_nor_on_the_range_of_doubles() 
         for cells, wide in ((200, "off"), (400, "off"), (200, "on"))
     )
     assert coarse.lifetime == pytest.approx(fine.lifetime, rel=0.05)
-    assert fine.lifetime == pytest.approx(11.1, rel=0.03)
+    assert fine.lifetime == pytest.approx(10.1, rel=0.02)
+    assert fine.half == pytest.approx(11.1, rel=0.02)
     assert logs.lifetime == pytest.approx(coarse.lifetime, rel=1e-9)
     assert logs.log_masses
 
@@ -211,7 +213,7 @@ def test_a_signal_keeps_what_is_measured(
     main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes while the first measurement is written; the same command makes the second."""
-    case, out = write_case(DEMO.read_text(), ("cells = 800", "cells = 60")), tmp_path / "out"
+    case, out = write_case(DEMO.read_text(), (MESH, "cells = 60")), tmp_path / "out"
     arguments = ("lifetime", case, "--beta", 20, 30, "--quiet", "--output", out)
     write = lifetimes.write_table
 
@@ -240,7 +242,7 @@ def test_a_signal_keeps_what_is_measured(
 def test_what_was_given_up_is_measured_again_with_more_time(
     main: Main, command: Command, write_case: Write, tmp_path: Path
 ) -> None:
-    case, out = write_case(DEMO.read_text(), ("cells = 800", "cells = 60")), tmp_path / "out"
+    case, out = write_case(DEMO.read_text(), (MESH, "cells = 60")), tmp_path / "out"
     arguments = ("lifetime", case, "--beta", 30, "--tokens", 20, "--seeds", 1, "--output", out)
     for until, found in ((0.5, None), (0.4, None), (40, 2.0), (0.5, 2.0)):
         assert main(*arguments, "--until", until)[0] == 0
@@ -256,7 +258,7 @@ def test_what_was_given_up_is_measured_again_with_more_time(
     printed = command(*arguments, "--json", "--quiet").stdout
     assert json.loads(printed, parse_constant=pytest.fail)["tokens"]["means"][0]["error"] is None
     # Another case does not go there.
-    other = write_case(DEMO.read_text(), ("cells = 800", "cells = 100"), name="other.toml")
+    other = write_case(DEMO.read_text(), (MESH, "cells = 100"), name="other.toml")
     code, err = main("lifetime", other, "--beta", 20, "--output", out)
     assert code == 2
     assert "another case, which differs in mesh.cells" in err

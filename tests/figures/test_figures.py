@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,14 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from meanfield_pde import ProjectionLimit, read_result, sphere_mesh
+from meanfield_pde import (
+    Attention,
+    ProjectionLimit,
+    circle_mesh,
+    read_result,
+    solve,
+    sphere_mesh,
+)
 from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import distances as distance_figure
 from meanfield_pde.figures import mollweide
@@ -106,6 +114,25 @@ def test_empty_cells_and_steep_densities(drawn: list[Figure], tmp_path: Path) ->
     last = profile.get_lines()[3].get_ydata()
     order = np.argsort(np.arctan2(result.points[:, 1], result.points[:, 0]))
     np.testing.assert_array_equal(np.isnan(last), result.masses[-1, order] == 0)
+
+
+def test_spots_narrower_than_a_pixel_are_seen() -> None:
+    """On a mesh that follows the mass: each time shows its largest density, where it is."""
+    attention = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.2]), math.inf)
+    solution = solve(
+        attention, circle_mesh(40), "1 + 0.5*x", until=8.0, save_every=1.0, resolution=1e-3
+    )
+    angle, density = figures._common_grid(solution, np.arange(9))
+    widths = solution.cells_at(8).volumes
+    assert np.degrees(widths.min()) < 0.1 * np.diff(angle).min()
+    for index, row in enumerate(density):
+        own = solution.density_at(index)
+        peak = solution.cells_at(index).points[own.argmax()]
+        assert row.max() == own.max()
+        here = np.radians(angle[row == row.max()])
+        near = peak @ [np.cos(here), np.sin(here)]
+        assert near.max() > np.cos(np.radians(np.diff(angle).min()))
+    assert density[0].min() == pytest.approx(solution.density_at(0).min())
 
 
 def test_directions_are_marked_once(tmp_path: Path) -> None:

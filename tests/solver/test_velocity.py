@@ -12,7 +12,7 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, circle_mesh, sphere_mesh
+from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
 from meanfield_pde.attention.cell_sources import refinement_pays, three_points
 from meanfield_pde.attention.sum import softmax_mean
 from meanfield_pde.attention.sum.shared import SharedSum
@@ -122,6 +122,16 @@ def test_the_method_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 1
     assert messages[0].startswith("attention sum, 1 point a cell: ")
+
+
+def test_a_mesh_that_moves_does_not_log_the_method_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once for the mesh as it is given, and once for that of the first step."""
+    with caplog.at_level(logging.INFO, logger="meanfield_pde"):
+        solution = solve(head(2, 5.0), circle_mesh(40), "1 + 0.5*x", until=4.0, resolution=1e-2)
+    assert len(solution.cells_at(-1).volumes) > 40
+    assert sum("attention sum" in record.getMessage() for record in caplog.records) == 2
 
 
 @pytest.mark.parametrize("beta", [5.0, 300.0])

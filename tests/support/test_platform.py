@@ -194,7 +194,7 @@ def test_what_a_large_mesh_needs_is_said_before_it_is_made(
     main: Main, write_case: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demo = (ROOT / "demos/circle.toml").read_text()
-    case = write_case(demo, ("cells = 800", "cells = 10_000_000"))
+    case = write_case(demo, ("cells      = 300\nresolution = 1e-3", "cells = 10_000_000"))
     monkeypatch.setattr("meanfield_pde.support.memory.machine_memory", lambda: 8e9)
     for line in (("run",), ("lifetime", "--beta", 20), ("transition", "--strength", 0.1, 0.2)):
         code, err = main(line[0], case, *line[1:], "--output", case.with_suffix(""))

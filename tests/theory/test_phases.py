@@ -47,9 +47,11 @@ def synthetic(times: np.ndarray, switch: float, until: float = 0.5) -> np.ndarra
 def test_the_times_of_a_synthetic_history() -> None:
     times = np.linspace(0, 30, 601)
     found = find_phases(times, synthetic(times, 20.0), limit_at(100.0))
-    # Width 1.2 exp(-0.7 t) = 0.25, and a logistic that reaches 1/3, 1/2 and 0.9.
+    # Width 1.2 exp(-0.7 t) = 0.25, and a logistic that reaches half of the progress at V e, that is
+    # of (0.5 - atan(0.3 tan 0.5)) / 0.5, and 1/2 and 0.9.
     concentrated = math.log(1.2 / 0.25) / 0.7
-    leaves, arrives = 20 - math.log(2) / 2, 20 + math.log(9) / 2
+    leaving = (0.5 - math.atan(0.3 * math.tan(0.5))) / 0.5 / 2
+    leaves, arrives = 20 - math.log(1 / leaving - 1) / 2, 20 + math.log(9) / 2
     assert found.concentration.begin == 0
     assert found.concentration.end == pytest.approx(concentrated, abs=0.01)
     assert found.metastable.begin == found.concentration.end
@@ -58,8 +60,9 @@ def test_the_times_of_a_synthetic_history() -> None:
     assert found.switching.end == pytest.approx(arrives, abs=0.01)
     assert found.terminal.begin == found.switching.end
     assert found.terminal.end is None
-    assert found.lifetime == pytest.approx(20.0, abs=0.01)
-    assert str(found.metastable) == "metastable: from t = 2.241 to t = 19.65"
+    assert found.lifetime == found.metastable.end
+    assert found.half == pytest.approx(20.0, abs=0.01)
+    assert str(found.metastable) == "metastable: from t = 2.241 to t = 19.66"
     json.dumps(found.describe(), allow_nan=False)
 
 
@@ -99,8 +102,8 @@ def test_narrow_noise_does_not_switch() -> None:
     times = np.linspace(0, 30, 601)
     angle = 0.5 / (1 + np.exp(-2 * (times - 20.0))) + 0.02 * np.sin(9 * times)
     found = find_phases(times, two_clusters(angle, 1.2 * np.exp(-0.7 * times)), limit_at(100.0))
-    assert found.lifetime == pytest.approx(20.0, abs=0.2)
-    assert found.metastable.end == pytest.approx(20 - math.log(2) / 2, abs=0.2)
+    assert found.half == pytest.approx(20.0, abs=0.2)
+    assert found.lifetime == found.metastable.end == pytest.approx(20 - math.log(2) / 2, abs=0.2)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def test_all_phases_of_a_run_whatever_its_mesh() -> None:
     for name in NAMES[1:]:
         begin = getattr(fine, name).begin
         assert getattr(coarse, name).begin == pytest.approx(begin, rel=0.05)
-    assert fine.lifetime == pytest.approx(11.1, rel=0.05)
+    assert fine.half == pytest.approx(11.1, rel=0.05)
 
 
 def test_summary_and_figure_say_the_phases(main: Main, write_case: Write, tmp_path: object) -> None:
@@ -189,6 +192,32 @@ def test_phases_are_drawn_above_the_curves() -> None:
     _draw_phases(axes, find_phases(times, synthetic(times, 20.0), limit_at(100.0)), 30.0)
     assert [text.get_text() for text in axes.texts] == ["metastable", "terminal"]
     assert [bar.get_gid() for bar in axes.patches] == list(NAMES)
+
+
+def test_a_stop_on_the_way_is_found_and_drawn() -> None:
+    """The axis goes to 0.7 of the way at 20, and on at 50; V e is at 0.675."""
+    times = np.linspace(0, 80, 801)
+    turn = 0.35 / (1 + np.exp(-2 * (times - 20))) + 0.15 / (1 + np.exp(-2 * (times - 50)))
+    found = find_phases(times, two_clusters(turn, 1.2 * np.exp(-0.7 * times)), limit_at(400.0))
+    first, stop, last = found.stages
+    assert [one.place for one in found.stages] == pytest.approx([0, 0.7, 1], abs=1e-3)
+    assert math.degrees(stop.angle) == pytest.approx(0.7 * math.degrees(0.5), abs=0.1)
+    leaving = (0.5 - math.atan(0.3 * math.tan(0.5))) / 0.5
+    ends = [20 - math.log(0.7 / (leaving / 2) - 1) / 2, 50]
+    assert [first.end, stop.begin] == pytest.approx([ends[0]] * 2, abs=0.01)
+    # Half of the way between V e and F: 0.7 + 0.3 g, g the logistic about 50.
+    part = ((leaving + 1) / 2 - 0.7) / 0.3
+    assert stop.end == last.begin == pytest.approx(50 - math.log(1 / part - 1) / 2, abs=0.01)
+    assert last.end is None
+    assert stop.expected_end == pytest.approx(0.233174 * 400, rel=1e-4)
+    assert "stands at 0.7 of the way (20.1 degrees, predicted 0.675)" in str(stop)
+    described = found.describe()["stages"]
+    assert [one["expected"] for one in described] == pytest.approx([0, leaving, 1])
+    axes = Figure().subplots()
+    axes.set_xlim(0, 80)
+    _draw_phases(axes, found, 80.0)
+    (bar,) = [one for one in axes.patches if str(one.get_gid()).startswith("stage")]
+    assert [bar.get_x(), bar.get_x() + bar.get_width()] == pytest.approx([stop.begin, stop.end])
 
 
 def test_first_crossing() -> None:
