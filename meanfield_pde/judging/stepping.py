@@ -1,0 +1,97 @@
+"""Faults of Euler's steps themselves: a mean that is stale, a denominator left out now and then.
+
+They hang on the number of steps, which is found by trying. A stale mean is late by tau, on average,
+and to first order leaves D - h E - tau L, with L the error of a mean late by one unit of time:
+that gives tau away, and only few numbers of steps go with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from meanfield_pde.errors import SolverError
+from meanfield_pde.judging.codes import Scheme, TooCostlyError
+from meanfield_pde.judging.screening import most_left, stepped_as
+from meanfield_pde.judging.trajectories import Fit, Trajectories
+
+# Terms of token sums that are spent.
+BUDGET = 6e9
+STEP_COUNTS = (5, 10, 20, 25, 50, 100, 2, 4, 8, 16, 32, 40, 64, 80, 128, 200)
+HOLDS, LAGS, BARES = (2, 4, 5, 8, 10, 20), (1, 2, 5, 10), (2, 5, 10, 20)
+METHODS = ("euler", "layers")
+_TITLES = {
+    "hold": "a mean that is computed anew in every {} steps only",
+    "lag": "a mean of where tokens were {} steps ago",
+    "bare": "a softmax without its denominator in one step of {}",
+}
+_LATE_STEPS = 20
+# How late a mean is is found to this factor.
+_NEAR = 2.0
+
+
+def faulty_steps(trajectories: Trajectories) -> Iterator[tuple[str, Fit]]:
+    """The fault that explains the tokens on one interval, and what it leaves on all."""
+    where = [trajectories.fitted] if trajectories.fitted == 0 else [0]
+    length = float(trajectories.times[1] - trajectories.times[0])
+    pairs, spent = trajectories.tokens.shape[1] ** 2, 0.0
+    for name, every, scheme in _candidates(trajectories):
+        spent += pairs * length / scheme.step
+        if spent > BUDGET:
+            return
+        code = stepped_as(trajectories.right, scheme.with_fault(name, every))
+        try:
+            with np.errstate(all="ignore"):
+                ends = trajectories.ends(code, where)
+        except (SolverError, TooCostlyError):
+            continue
+        if trajectories.size(trajectories.scaled(ends, where)) <= trajectories.limit:
+            yield _TITLES[name].format(every), trajectories.fit(code)
+            return
+
+
+def _candidates(trajectories: Trajectories) -> Iterator[tuple[str, int, Scheme]]:
+    """Faults, how often, and the steps: what is stale as it is late, then all of the others."""
+    shortest = trajectories.shortest
+    late = _lateness(trajectories)
+    if late > 0:
+        stale = [("hold", n, (n - 1) / 2) for n in HOLDS] + [("lag", n, float(n)) for n in LAGS]
+        near = sorted(
+            (abs(math.log(steps * shortest / count / late)), name, n, count)
+            for name, n, steps in stale
+            for count in STEP_COUNTS
+        )
+        for far, name, n, count in near:
+            if far > math.log(_NEAR):
+                break
+            for method in METHODS:
+                yield name, n, Scheme(method, shortest / count)
+    for count in STEP_COUNTS:
+        for n in BARES:
+            for method in METHODS:
+                yield "bare", n, Scheme(method, shortest / count)
+
+
+def _lateness(trajectories: Trajectories) -> float:
+    """By how much time the means are late that explain the tokens best; 0 if none do."""
+    right = trajectories.right
+    k = trajectories.fitted
+    step = float(trajectories.times[k + 1] - trajectories.times[k]) / _LATE_STEPS
+    euler = Scheme("euler", step)
+    with np.errstate(all="ignore"):
+        plain, late = (
+            trajectories.ends(replace(right, scheme=one), [k])
+            for one in (euler, euler.with_fault("lag", 1))
+        )
+    flow = trajectories.right_ends[[k]]
+    defects = trajectories.scaled(flow, [k])
+    scale = step * trajectories.magnified[k][None, :, None]
+    columns = [((plain - flow) / scale).ravel(), ((late - plain) / scale).ravel()]
+    found = np.linalg.lstsq(np.stack(columns, axis=1), defects.ravel(), rcond=None)[0]
+    left = defects.ravel() - found[0] * columns[0] - found[1] * columns[1]
+    if trajectories.size(left.reshape(defects.shape)) > most_left(trajectories):
+        return 0.0
+    return max(float(found[1]), 0.0)
