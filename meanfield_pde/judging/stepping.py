@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +21,8 @@ from meanfield_pde.judging.trajectories import Fit, Trajectories
 BUDGET = 6e9
 STEP_COUNTS = (5, 10, 20, 25, 50, 100, 2, 4, 8, 16, 32, 40, 64, 80, 128, 200)
 HOLDS, LAGS, BARES = (2, 4, 5, 8, 10, 20), (1, 2, 5, 10), (2, 5, 10, 20)
+# Each with by how many steps the mean is late, on average.
+_STALE = [("hold", n, (n - 1) / 2) for n in HOLDS] + [("lag", n, float(n)) for n in LAGS]
 METHODS = ("euler", "layers")
 _TITLES = {
     "hold": "a mean that is computed anew in every {} steps only",
@@ -57,41 +58,39 @@ def _candidates(trajectories: Trajectories) -> Iterator[tuple[str, int, Scheme]]
     """Faults, how often, and the steps: what is stale as it is late, then all of the others."""
     shortest = trajectories.shortest
     late = _lateness(trajectories)
-    if late > 0:
-        stale = [("hold", n, (n - 1) / 2) for n in HOLDS] + [("lag", n, float(n)) for n in LAGS]
-        near = sorted(
-            (abs(math.log(steps * shortest / count / late)), name, n, count)
-            for name, n, steps in stale
-            for count in STEP_COUNTS
-        )
-        for far, name, n, count in near:
-            if far > math.log(_NEAR):
-                break
-            for method in METHODS:
-                yield name, n, Scheme(method, shortest / count)
+    near = sorted(
+        (abs(math.log(steps * shortest / count / late[name])), name, n, count)
+        for name, n, steps in _STALE
+        for count in STEP_COUNTS
+        if late[name] > 0
+    )
+    for far, name, n, count in near:
+        if far > math.log(_NEAR):
+            break
+        for method in METHODS:
+            yield name, n, Scheme(method, shortest / count)
     for count in STEP_COUNTS:
         for n in BARES:
             for method in METHODS:
                 yield "bare", n, Scheme(method, shortest / count)
 
 
-def _lateness(trajectories: Trajectories) -> float:
-    """By how much time the means are late that explain the tokens best; 0 if none do."""
-    right = trajectories.right
-    k = trajectories.fitted
+def _lateness(trajectories: Trajectories) -> dict[str, float]:
+    """By how much time means are late that explain the tokens best; 0 if none do."""
+    right, k = trajectories.right, trajectories.fitted
     step = float(trajectories.times[k + 1] - trajectories.times[k]) / _LATE_STEPS
-    euler = Scheme("euler", step)
-    with np.errstate(all="ignore"):
-        plain, late = (
-            trajectories.ends(replace(right, scheme=one), [k])
-            for one in (euler, euler.with_fault("lag", 1))
-        )
+    scale = step * trajectories.magnified[k][None, :, None]
     flow = trajectories.right_ends[[k]]
     defects = trajectories.scaled(flow, [k])
-    scale = step * trajectories.magnified[k][None, :, None]
-    columns = [((plain - flow) / scale).ravel(), ((late - plain) / scale).ravel()]
-    found = np.linalg.lstsq(np.stack(columns, axis=1), defects.ravel(), rcond=None)[0]
-    left = defects.ravel() - found[0] * columns[0] - found[1] * columns[1]
-    if trajectories.size(left.reshape(defects.shape)) > most_left(trajectories):
-        return 0.0
-    return max(float(found[1]), 0.0)
+    euler = Scheme("euler", step)
+    found = {}
+    with np.errstate(all="ignore"):
+        plain = trajectories.ends(right.stepped(euler), [k])
+        for name, every, steps in (("hold", 2, 0.5), ("lag", 1, 1.0)):
+            late = trajectories.ends(right.stepped(euler.with_fault(name, every)), [k])
+            errors = ((plain - flow) / scale, (late - plain) / scale / steps)
+            columns = np.stack([one.ravel() for one in errors], axis=1)
+            length, time = np.linalg.lstsq(columns, defects.ravel(), rcond=None)[0]
+            left = trajectories.size(defects - length * errors[0] - time * errors[1])
+            found[name] = float(time) if left <= most_left(trajectories) else 0.0
+    return found
