@@ -33,7 +33,7 @@ from meanfield_pde.judging.fitting import (
     fit_with_steps,
     refined,
 )
-from meanfield_pde.judging.screening import most_left, screened
+from meanfield_pde.judging.screening import Screen, most_left
 from meanfield_pde.judging.stepping import faulty_steps
 from meanfield_pde.judging.trajectories import Trajectories
 from meanfield_pde.judging.variants import variants
@@ -85,20 +85,23 @@ def one_head(trajectories: Trajectories) -> list[Attention]:
 
 def _plain(trajectories: Trajectories) -> Iterator[Cause]:
     """Changes that fit no number."""
-    right = trajectories.right
+    right, screen = trajectories.right, Screen(trajectories)
     still = frozen_tokens(trajectories)
     if still.any():
         name = f"{still.sum()} of {len(still)} tokens do not move"
-        yield _stepped(trajectories, replace(right, frozen=still), name)
+        yield _stepped(screen, replace(right, frozen=still), name)
     for name, code in variants(right):
-        yield _stepped(trajectories, code, name)
+        yield _stepped(screen, code, name)
 
 
-def _stepped(trajectories: Trajectories, code: Code, name: str) -> Cause:
+def _stepped(screen: Screen, code: Code, name: str) -> Cause:
     """A change with the steps that go with it best."""
-    if screened(trajectories, code).left > most_left(trajectories):
+    trajectories = screen.trajectories
+    rough = screen(code)
+    jumps = has_jumps(code.attention)  # then our own steps are no better than those of the tokens
+    if rough.left > most_left(trajectories) and not jumps:
         return Cause(name, math.inf)
-    found = trajectories.with_steps(code, _FIT_METHODS)
+    found = trajectories.with_steps(code, _FIT_METHODS, None if jumps else rough.step or None)
     return Cause(name, found.size, found.title if found.code.scheme.step > 0 else "")
 
 
@@ -106,8 +109,7 @@ def frozen_tokens(trajectories: Trajectories) -> np.ndarray:
     """Which tokens stay where they are at all times, though the equation moves them."""
     tokens = trajectories.tokens
     came = np.linalg.norm(tokens - tokens[0], axis=2).max(axis=0)
-    ends = trajectories.ends(trajectories.right)
-    should = np.linalg.norm(ends - tokens[:-1], axis=2).max(axis=0)
+    should = np.linalg.norm(trajectories.right_ends - tokens[:-1], axis=2).max(axis=0)
     return (came < STILL) & (should > MOVED)
 
 
@@ -146,10 +148,8 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
     if not 0 < beta < math.inf:
         return
     guesses = [0.0, 0.5 * math.log(1 / beta), -0.5 * math.log(len(layers[0].query)), -1.0, 1.0]
-    left = [
-        screened(trajectories, replace(right, attention=_with_beta(right, guess))).left
-        for guess in guesses
-    ]
+    screen = Screen(trajectories)
+    left = [screen(replace(right, attention=_with_beta(right, guess))).left for guess in guesses]
     family = Parameters(
         np.array([guesses[int(np.argmin(left))]]),
         lambda p: replace(right, attention=_with_beta(right, float(p[0]))),

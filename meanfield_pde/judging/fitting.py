@@ -21,7 +21,6 @@ from meanfield_pde.judging.codes import Code, Scheme, TooCostlyError
 from meanfield_pde.judging.flow import token_means
 from meanfield_pde.judging.screening import (
     Screened,
-    best_steps,
     errors_of_steps,
     most_left,
     rough_ends,
@@ -32,11 +31,11 @@ from meanfield_pde.judging.trajectories import Trajectories
 from meanfield_pde.mesh.geometry import normalised
 
 _DIFFERENCE = 1e-5
-_ROUNDS, _ROUGH_EVALUATIONS = 2, 10
+_ROUGH_EVALUATIONS = 8
 _MOST_STEPS = 10
 # A step of Newton's method that leaves more than this part of the defect is the last one.
 _SLOWEST = 0.5
-_ROUNDING = 1e-12
+_ROUNDING = 1e-10
 FIRST_INTERVALS = 3
 # Moves longer than this are no first moves.
 _FAR = 0.7
@@ -86,12 +85,9 @@ def fit_with_steps(trajectories: Trajectories, family: Parameters) -> Fitted | N
     A rough fit finds the parameters and the steps together, from which Newton's method goes on with
     the code itself, as long as it stays worth it.
     """
-    rough = _rough_fit(trajectories, family)
-    if rough is None:
-        return None
     best: Fitted | None = None
-    for start in rough.steps:
-        found = _snapped(trajectories, family, rough, start)
+    for rough in _rough_fit(trajectories, family):
+        found = _snapped(trajectories, family, rough)
         if found is not None and (best is None or found.size < best.size):
             best = found
         if best is not None and best.size <= 0.1 * trajectories.limit:
@@ -105,11 +101,14 @@ class _Rough:
 
     values: np.ndarray
     jacobian: np.ndarray
-    steps: list[Screened]
+    steps: Screened
 
 
-def _rough_fit(trajectories: Trajectories, family: Parameters) -> _Rough | None:
-    """Least squares through the rough flow, the errors of Euler's steps projected out."""
+def _rough_fit(trajectories: Trajectories, family: Parameters) -> list[_Rough]:
+    """Least squares through the rough flow, the errors of Euler's steps projected out.
+
+    With them, one more step of Newton's method gives the parameters and the steps; the best first.
+    """
     k = trajectories.fitted
     root = np.sqrt(trajectories.weights)[:, None]
     bad = np.full(trajectories.tokens[0].size, _BAD)
@@ -122,40 +121,45 @@ def _rough_fit(trajectories: Trajectories, family: Parameters) -> _Rough | None:
         found = (root * trajectories.scaled(ends, [k])[0]).ravel()
         return np.clip(np.nan_to_num(found, nan=_BAD), -_BAD, _BAD)
 
+    def columns(code: Code, ends: np.ndarray) -> dict[str, np.ndarray]:
+        errors = errors_of_steps(trajectories, code, ends)
+        return {name: (root * error[0]).ravel() for name, error in errors.items()}
+
     known = _remembered(defects)
-    values = family.start
-    for _ in range(_ROUNDS):
-        code = family.code(values)
-        try:
-            errors = errors_of_steps(trajectories, code, rough_ends(trajectories, code))
-        except (InputError, SolverError, TooCostlyError):
-            return None
-        columns = np.stack([(root * one[0]).ravel() for one in errors.values()], axis=1)
-        if not np.isfinite(columns).all():
-            return None
-        basis = np.linalg.qr(columns)[0]
-
-        def free(found: np.ndarray, basis: np.ndarray = basis) -> np.ndarray:
-            return found - basis @ (basis.T @ found)
-
-        def residual(p: np.ndarray) -> np.ndarray:
-            return free(known(p))
-
-        def slopes(p: np.ndarray) -> np.ndarray:
-            return free(_slopes(known, p))
-
-        found = least_squares(
-            residual, values, jac=slopes, max_nfev=_ROUGH_EVALUATIONS, xtol=1e-6, ftol=1e-3
-        )
-        values = found.x
-        if _mean(trajectories, found.fun) > most_left(trajectories):
-            return None
-    here = known(values)
-    left = (here.reshape(len(root), -1) / root)[None]
-    promising = [
-        one for one in best_steps(trajectories, left, errors) if one.left <= most_left(trajectories)
-    ]
-    return _Rough(values, _slopes(known, values), promising)
+    slopes = _remembered(lambda values: _slopes(known, values))
+    right = columns(trajectories.right, trajectories.right_ends[[k]])
+    basis = np.linalg.qr(np.stack(list(right.values()), axis=1))[0]
+    found = least_squares(
+        lambda p: known(p) - basis @ (basis.T @ known(p)),
+        family.start,
+        jac=lambda p: slopes(p) - basis @ (basis.T @ slopes(p)),
+        max_nfev=_ROUGH_EVALUATIONS,
+        xtol=1e-6,
+        ftol=1e-2,
+    )
+    most = most_left(trajectories)
+    if _mean(trajectories, found.fun) > most:
+        return []
+    here, jacobian = known(found.x), slopes(found.x)
+    try:
+        code = family.code(found.x)
+        errors = columns(code, rough_ends(trajectories, code))
+    except (InputError, SolverError, TooCostlyError):
+        return []
+    starts = []
+    for method in ("exact", *errors):
+        both = jacobian
+        if method != "exact":
+            both = np.column_stack([jacobian, -errors[method]])
+        if not np.isfinite(both).all():
+            continue
+        change = np.linalg.lstsq(both, -here, rcond=1e-12)[0]
+        left = _mean(trajectories, here + both @ change)
+        step = 0.0 if method == "exact" else float(change[-1])
+        if left <= most and (method == "exact" or step > 0):
+            values = found.x + change[: len(found.x)]
+            starts.append(_Rough(values, jacobian, Screened(left, method, step)))
+    return sorted(starts, key=lambda one: one.steps.left)
 
 
 def _mean(trajectories: Trajectories, defects: np.ndarray) -> float:
@@ -190,11 +194,10 @@ def _slopes(function: Callable[[np.ndarray], np.ndarray], values: np.ndarray) ->
     return np.stack(columns, axis=1)
 
 
-def _snapped(
-    trajectories: Trajectories, family: Parameters, rough: _Rough, start: Screened
-) -> Fitted | None:
+def _snapped(trajectories: Trajectories, family: Parameters, rough: _Rough) -> Fitted | None:
     """The fit whose steps divide the intervals, near those of the rough fit."""
-    values, jacobian, step = rough.values, rough.jacobian, start.step
+    values, jacobian, start = rough.values, rough.jacobian, rough.steps
+    step = start.step
     best: Fitted | None = None
     tried = set[int]()
     for _ in range(_MOST_SNAPS):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meanfield_pde.errors import SolverError
-from meanfield_pde.judging.codes import Code, Scheme, TooCostlyError, has_jumps
+from meanfield_pde.judging.codes import Code, Scheme, TooCostlyError
 from meanfield_pde.judging.trajectories import Trajectories
 
 # What leaves more than this part of the defect is given up.
@@ -76,17 +76,26 @@ def best_steps(
     return sorted(found, key=lambda one: one.left)
 
 
-def screened(trajectories: Trajectories, code: Code) -> Screened:
-    """What a hypothesis leaves at best on one interval; everything if it cannot be computed."""
-    if has_jumps(code.attention):  # its own steps are no better than those of the tokens
-        return Screened(0.0)
-    try:
-        ends = rough_ends(trajectories, code)
-        errors = errors_of_steps(trajectories, code, ends)
-    except (TooCostlyError, SolverError):
-        return Screened(math.inf)
-    defects = trajectories.scaled(ends, [trajectories.fitted])
-    return best_steps(trajectories, defects, errors)[0]
+class Screen:
+    """What hypotheses leave at best on one interval, with the steps of the right code.
+
+    Either the hypothesis is close to the right code, and so are its errors of steps, or these are
+    small against what it leaves.
+    """
+
+    def __init__(self, trajectories: Trajectories) -> None:
+        self.trajectories = trajectories
+        ends = trajectories.right_ends[[trajectories.fitted]]
+        self.errors = errors_of_steps(trajectories, trajectories.right, ends)
+
+    def __call__(self, code: Code) -> Screened:
+        """What this one leaves; everything if it cannot be computed."""
+        try:
+            ends = rough_ends(self.trajectories, code)
+        except (TooCostlyError, SolverError):
+            return Screened(math.inf)
+        defects = self.trajectories.scaled(ends, [self.trajectories.fitted])
+        return best_steps(self.trajectories, defects, self.errors)[0]
 
 
 def most_left(trajectories: Trajectories) -> float:

@@ -33,12 +33,15 @@ MOST_INTERVALS = 8
 _NUDGE = 1e-6  # to see by how much the equation magnifies errors
 _DRAWS = 2
 _ITERATIONS = 3
+# A method that leaves this part of what may be left is the one, and the number of steps is known
+# to this part of one.
+_SURE = 0.1
 # Hypotheses are fitted on the first interval, if the defect of the equation is this part of the
 # largest one there: tokens are spread out best at first.
 _FIRST = 0.3
 # A hypothesis is screened with few steps that leave this part of the defect of the equation; to see
 # by how much errors are magnified, less will do.
-_ROUGH, _ROUGHER = 0.01, 0.01
+_ROUGH, _ROUGHER = 0.02, 0.01
 _ROUGH_COUNTS = (4, 8, 16)
 # Adaptive methods of scipy as they come, without a tolerance given, and with a better one.
 ADAPTIVE = tuple((name, rtol) for name in ("RK45", "RK23", "DOP853") for rtol in (1e-3, 1e-4, 1e-5))
@@ -147,19 +150,32 @@ class Trajectories:
             left = math.inf
         return Fit(code, left, title)
 
-    def with_steps(self, code: Code, names: Sequence[str] = tuple(ORDERS)) -> Fit:
-        """The method and the step by which this equation leaves the least."""
-        exact = replace(code, scheme=Scheme())
-        best = self.fit(exact, "no error of steps")
+    def with_steps(
+        self, code: Code, names: Sequence[str] = tuple(ORDERS), step: float | None = None
+    ) -> Fit:
+        """The method and the step by which this equation leaves the least.
+
+        Args:
+            code: the equation.
+            names: the methods that are tried.
+            step: where to start from, if that is known.
+        """
+        exact, k = replace(code, scheme=Scheme()), self.telling[0]
+        title = "no error of steps"
+        try:
+            flow = self.right_ends[[k]] if code is self.right else self.ends(exact, [k])
+        except (TooCostlyError, SolverError):
+            return Fit(exact, math.inf, title)
+        best = Fit(exact, self.size(self.scaled(flow, [k])), title)
+        if best.size <= self.limit:
+            best = self.fit(exact, title)
         if not math.isfinite(best.size) or best.size <= self.limit:
             return best
-        k = self.telling[0]
-        flow = self.right_ends[[k]] if code is self.right else self.ends(exact, [k])
         for name in names:
-            found = self._with_method(exact, name, flow)
+            found = self._with_method(exact, name, flow, step)
             if found is not None and found.size < best.size:
                 best = found
-            if best.size < 0.01 * self.limit:
+            if best.size < _SURE * self.limit:
                 break
         return best
 
@@ -203,7 +219,9 @@ class Trajectories:
             return None
         return normalised(found.y.T.reshape(-1, *shape)) if found.success else None
 
-    def _with_method(self, exact: Code, name: str, flow: np.ndarray) -> Fit | None:
+    def _with_method(
+        self, exact: Code, name: str, flow: np.ndarray, step: float | None
+    ) -> Fit | None:
         """The best step of one method."""
         order = ORDERS[name]
         if name == "layers":
@@ -212,9 +230,10 @@ class Trajectories:
             exact = replace(exact, push="whole")
         where = self.telling[:1]
         defects = self.scaled(flow, where)
-        h = self.shortest / (8 if order > 1 else 20)
+        h = step or self.shortest / (8 if order > 1 else 20)
         best: Fit | None = None
         for _ in range(_ITERATIONS):
+            before = h
             code = exact.stepped(Scheme(name, h))
             try:
                 trace = defects - self.scaled(self.ends(code, where), where)
@@ -226,6 +245,8 @@ class Trajectories:
                 return best
             h = min(h * factor ** (1 / order), self.shortest)
             h = max(h, self.shortest / 5000)
+            if abs(self.shortest / h - self.shortest / before) < _SURE:
+                break
         tried = set()
         exact_count = self.shortest / h
         for count in (round(exact_count), math.floor(exact_count), math.ceil(exact_count)):
@@ -237,6 +258,8 @@ class Trajectories:
             found = self.fit(exact.stepped(Scheme(name, step)), TITLES[name].format(step), most)
             if best is None or found.size < best.size:
                 best = found
+            if best.size <= _SURE * self.limit:
+                break
         return best
 
     def _rough_schemes(self, missed: float) -> tuple[Scheme, Scheme]:
