@@ -1,14 +1,15 @@
 """Why trajectories are not those of the equation: the smallest change of it that explains them.
 
 A change explains the tokens if what it leaves is left to rounding, and a small part of what the
-equation leaves. Changes are tried in the order of how many numbers they fit, and the first number
-that suffices ends the search: all changes with no more than that many that explain the tokens
-cannot be told apart, and are named together. Steps are found anew for each change.
+equation with honest steps leaves. Changes are tried in the order of how many numbers they fit, and
+the first number that suffices ends the search: all changes with no more than that many that explain
+the tokens cannot be told apart, and are named together. Steps are found anew for each change.
 
     none    masks, projections, V transposed or negative, Q and K swapped, with or without the
-            denominator, stale means, a denominator left out now and then, tokens that do not move
+            denominator, tokens that do not move
     one     beta; the scale of V, which is that of time
     some    V, and then only those of its entries that differ; beta Q^T K
+    steps   stale means, a denominator left out now and then (`stepping`)
 
 With several heads, or a perceptron, numbers could be fitted that are those of no code: only the
 changes without any are tried, a head or the perceptron left out among them.
@@ -38,8 +39,10 @@ from meanfield_pde.judging.stepping import faulty_steps
 from meanfield_pde.judging.trajectories import Trajectories
 from meanfield_pde.judging.variants import variants
 
-# A change explains the tokens if it leaves at most this part of the defect of the equation.
+# A change explains the tokens if it leaves at most this part of what honest steps leave.
 FITS = 0.05
+# Steps have no fault where honest ones explain all but this part of the defect.
+HONEST = 0.1
 # A token that came no further than this while it should have come this far does not move.
 STILL, MOVED = 1e-9, 1e-3
 # An entry differs if it does by more than this part of the largest one, and its interval.
@@ -64,12 +67,18 @@ class Cause:
     fitted: tuple[dict[str, Any], ...] = field(default=())
 
 
-def find_cause(trajectories: Trajectories) -> Cause | None:
-    """The smallest change that explains the tokens, or None."""
+def find_cause(trajectories: Trajectories, left: float) -> Cause | None:
+    """The smallest change that explains the tokens, or None.
+
+    Args:
+        trajectories: the tokens.
+        left: the mean defect that honest steps leave.
+    """
+    most = min(trajectories.limit, FITS * left)
     fits = (_one_number, _matrices) if one_head(trajectories) else ()
-    for search in (_plain, *fits, _faulty_steps):
-        found = [one for one in search(trajectories) if one.left <= trajectories.limit]
-        found = [one for one in found if one.left <= FITS * trajectories.defect]
+    stepping = (_faulty_steps,) if left > HONEST * trajectories.defect else ()
+    for search in (_plain, *fits, *stepping):
+        found = [one for one in search(trajectories) if one.left <= most]
         if found:
             names = " or ".join(dict.fromkeys(one.name for one in found))
             fitted = tuple(number for one in found for number in one.fitted)

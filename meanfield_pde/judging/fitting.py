@@ -36,9 +36,12 @@ _MOST_STEPS = 10
 # A step of Newton's method that leaves more than this part of the defect is the last one.
 _SLOWEST = 0.5
 _ROUNDING = 1e-10
+_FAR_OFF = 3.0  # times what is common
 FIRST_INTERVALS = 3
 # Moves longer than this are no first moves.
 _FAR = 0.7
+# Methods are tried that leave at most so many times what the best one leaves, roughly.
+_RIVAL = 3.0
 _MOST_SNAPS = 4
 MOST_COUNT = 5000  # steps in an interval
 _BAD = 1e3  # defect of parameters that make no code
@@ -153,19 +156,34 @@ def _rough_fit(trajectories: Trajectories, family: Parameters) -> list[_Rough]:
             both = np.column_stack([jacobian, -errors[method]])
         if not np.isfinite(both).all():
             continue
-        change = np.linalg.lstsq(both, -here, rcond=1e-12)[0]
+        change = _newton(trajectories, both, here)
         left = _mean(trajectories, here + both @ change)
         step = 0.0 if method == "exact" else float(change[-1])
         if left <= most and (method == "exact" or step > 0):
             values = found.x + change[: len(found.x)]
             starts.append(_Rough(values, jacobian, Screened(left, method, step)))
-    return sorted(starts, key=lambda one: one.steps.left)
+    starts.sort(key=lambda one: one.steps.left)
+    return [one for one in starts if one.steps.left <= _RIVAL * starts[0].steps.left]
 
 
 def _mean(trajectories: Trajectories, defects: np.ndarray) -> float:
     """The mean of weighted defects."""
     sizes = np.linalg.norm(defects.reshape(len(trajectories.weights), -1), axis=1)
     return float(sizes @ np.sqrt(trajectories.weights))
+
+
+def _newton(trajectories: Trajectories, slopes: np.ndarray, defects: np.ndarray) -> np.ndarray:
+    """What removes the defects to first order; a token far off the others has no more say.
+
+    Such a token stands where the flow is about to part, and is not linear in anything.
+    """
+    count = len(trajectories.weights)
+    sizes = np.linalg.norm(defects.reshape(count, -1), axis=1)
+    sizes /= np.sqrt(np.maximum(trajectories.weights, 1e-300))
+    common = _FAR_OFF * max(float(np.median(sizes)), 0.1 * float(sizes.mean()), 1e-300)
+    say = np.repeat(np.minimum(1.0, common / np.maximum(sizes, common)), defects.size // count)
+    found = np.linalg.lstsq(say[:, None] * slopes, -say * defects, rcond=1e-12)[0]
+    return np.asarray(found)
 
 
 def _remembered(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
@@ -242,7 +260,7 @@ def refined(
     try:
         for _ in range(_MOST_STEPS):
             here = defects(values)
-            size = float(np.linalg.norm(here))
+            size = _mean(trajectories, here)
             if not math.isfinite(size):
                 break
             if best is not None:
@@ -256,7 +274,7 @@ def refined(
             best = size, values, here
             if size <= _ROUNDING:
                 break
-            values = values + np.linalg.lstsq(jacobian, -here, rcond=1e-12)[0]
+            values = values + _newton(trajectories, jacobian, here)
         if best is None:
             return None
         code = stepped_as(family.code(best[1]), scheme)
@@ -287,7 +305,7 @@ def _linear_step(trajectories: Trajectories, current: Fitted) -> tuple[np.ndarra
         return current.values, 0.0
     error = (root * ends[0] / trajectories.magnified[k][:, None]).ravel() / step
     columns = np.column_stack([current.jacobian, -error])
-    change = np.linalg.lstsq(columns, -current.residual, rcond=1e-12)[0]
+    change = _newton(trajectories, columns, current.residual)
     return current.values + change[:-1], step + float(change[-1])
 
 

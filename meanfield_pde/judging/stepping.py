@@ -18,7 +18,7 @@ from meanfield_pde.judging.screening import most_left, stepped_as
 from meanfield_pde.judging.trajectories import Fit, Trajectories
 
 # Terms of token sums that are spent.
-BUDGET = 6e9
+BUDGET = 4e9
 STEP_COUNTS = (5, 10, 20, 25, 50, 100, 2, 4, 8, 16, 32, 40, 64, 80, 128, 200)
 HOLDS, LAGS, BARES = (2, 4, 5, 8, 10, 20), (1, 2, 5, 10), (2, 5, 10, 20)
 # Each with by how many steps the mean is late, on average.
