@@ -4,8 +4,8 @@ Surface, beta 0.5, 5, 50, N = 200, 1000: right codes of many seeds at all times 
 one band of samples for each setting; seeds, those of bands too, differ from setting to setting.
 Then planted faults at beta = 5: with trajectories, and from positions at the last time alone.
 `python -m tests.benchmarks.judging [--quick] [--part p-values|faults] [--tokens 200|1000]
-[--surface circle|sphere] [--seeds S] [--fault NAME ...]`. Euler's steps are of 0.01 at N = 200 and of
-0.02 at N = 1000.
+[--surface circle|sphere] [--seeds S] [--fault NAME ...]`. Euler's steps are of 0.01 at N = 200 and
+of 0.02 at N = 1000.
 """
 
 from __future__ import annotations
@@ -270,7 +270,11 @@ def main() -> None:
     surfaces = [d for d, name in SURFACES.items() if asked.surface in (None, name)]
     if asked.part != "p-values":
         show_faults(
-            surfaces, counts, faults, asked.seeds or (3 if quick else 20), 499 if quick else 999
+            surfaces,
+            counts,
+            asked.fault,
+            asked.seeds or (3 if quick else 20),
+            499 if quick else 999,
         )
     if asked.part != "faults":
         show_p_values(surfaces, counts, asked.seeds or seeds, samples)
