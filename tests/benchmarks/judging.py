@@ -3,7 +3,7 @@
 Surface, beta 0.5, 5, 50, N = 200, 1000: right codes of many seeds at all times together, against
 one band of samples for each setting; seeds, those of bands too, differ from setting to setting.
 Then planted faults at beta = 5: with trajectories, and from positions at the last time alone.
-`python -m tests.benchmarks.judging [--quick] [--part p-values|faults] [--tokens 200|1000]
+`python -m tests.benchmarks.judging [--quick] [--part p-values|faults|speed] [--tokens 200|1000]
 [--surface circle|sphere] [--seeds S] [--fault NAME ...]`. Euler's steps are of 0.01 at N = 200 and
 of 0.02 at N = 1000.
 """
@@ -26,22 +26,14 @@ from meanfield_pde.judging.band import densities_at, sampling_band
 from meanfield_pde.judging.features import features
 from meanfield_pde.judging.judgement import judge
 from meanfield_pde.support.threads import set_threads
-from meanfield_pde.tokens.cloud import TokenCloud
 from tests import oracles
+from tests.benchmarks.comparing import show_speed
+from tests.benchmarks.planted import DENSITY, TIMES, faulty, matrices
 from tests.benchmarks.tables import Table, is_quick
 
-DENSITY = "1 + 0.5*x*y + 0.4*y - 0.3*x"
-TIMES = (1.0, 2.0)
-STEPS = {200: 0.01, 1000: 0.02}
 LEVEL = 0.01
 INITIAL = "the initial tokens are no sample of the initial density"
 SURFACES = {2: "circle", 3: "sphere"}
-
-
-def matrices(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Query, key and value, none symmetric."""
-    query, key, value = np.eye(d) + 0.4 * np.random.default_rng(d).normal(size=(3, d, d))
-    return query, key, value
 
 
 @functools.cache
@@ -75,56 +67,6 @@ def p_values(
     return np.array(found)
 
 
-class Faulty:
-    """Euler's method in plain numpy, with one fault."""
-
-    def __init__(self, d: int, fault: str) -> None:
-        self.query, self.key, self.value = matrices(d)
-        self.fault, self.beta, self.number, self.stale = fault, 5.0, 0, np.zeros(0)
-        if fault == "one sign of V":
-            self.value[0, 1] *= -1
-        elif fault == "-V":
-            self.value *= -1
-        elif fault == "root of beta":
-            self.beta **= 0.5
-
-    def velocity(self, x: np.ndarray) -> np.ndarray:
-        """Of all tokens."""
-        mean = self.mean(x)
-        if self.fault == "stale mean":
-            if self.number % 10 == 0:
-                self.stale = mean
-            mean = self.stale
-        self.number += 1
-        push = mean @ self.value.T
-        along = (push * x).sum(axis=1, keepdims=True)
-        move = push - along * (push if self.fault == "projection" else x)
-        if self.fault == "frozen third":
-            move[: len(x) // 3] = 0
-        return np.asarray(move)
-
-    def step(self, x: np.ndarray) -> np.ndarray:
-        """The tokens one step later."""
-        clock = {"twice the step": 2.0, "half the step": 0.5}.get(self.fault, 1.0)
-        x = x + clock * STEPS[len(x)] * self.velocity(x)
-        return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
-
-    def mean(self, x: np.ndarray) -> np.ndarray:
-        """The softmax mean."""
-        count = len(x)
-        scores = self.beta * (x @ self.query.T) @ (x @ self.key.T).T
-        if self.fault == "causal mask":
-            scores[~np.tril(np.ones((count, count), dtype=bool))] = -np.inf
-        if self.fault.startswith("no self"):
-            np.fill_diagonal(scores, -np.inf)
-        if self.fault == "bare softmax" and self.number % 10 == 9:
-            return np.asarray(np.exp(scores) @ x / count)
-        kind = np.float16 if self.fault == "float16" else np.float64
-        weight = np.exp(scores - scores.max(axis=1, keepdims=True)).astype(kind)
-        total = weight.sum(axis=1, keepdims=True)
-        return np.asarray((weight @ x.astype(kind) / total).astype(float))
-
-
 # Each with how its cause begins; None where no cause is listed.
 FAULTS: dict[str, str | None] = {
     "none": None,
@@ -143,34 +85,6 @@ FAULTS: dict[str, str | None] = {
     "float16": None,
     "uniform start": INITIAL,
 }
-
-
-def faulty(d: int, fault: str, count: int, seed: int) -> TokenCloud:
-    """Tokens of a code with a fault."""
-    if fault == "uniform start":
-        x = np.random.default_rng(seed).normal(size=(count, d))
-        x /= np.linalg.norm(x, axis=1, keepdims=True)
-    else:
-        x = sample_tokens(DENSITY, count, 10_000 + seed, d)
-    code, saved = Faulty(d, fault), [x]
-    if fault.endswith("solve_ivp"):
-        return adaptive(code, x)
-    for _ in TIMES:
-        for _ in range(round(1 / STEPS[count])):
-            x = code.step(x)
-        saved.append(x)
-    return TokenCloud(np.array([0.0, *TIMES]), np.array(saved))
-
-
-def adaptive(code: Faulty, x: np.ndarray) -> TokenCloud:
-    """Tokens of a code that scipy steps."""
-
-    def rate(_: float, y: np.ndarray) -> np.ndarray:
-        return code.velocity(y.reshape(x.shape)).ravel()
-
-    path = solve_ivp(rate, (0, TIMES[-1]), x.ravel(), t_eval=(0, *TIMES), rtol=1e-8, atol=1e-8)
-    tokens = path.y.T.reshape(-1, *x.shape)
-    return TokenCloud(path.t, tokens / np.linalg.norm(tokens, axis=2, keepdims=True))
 
 
 def show_p_values(surfaces: Sequence[int], counts: Sequence[int], seeds: int, samples: int) -> None:
@@ -256,7 +170,7 @@ def _of(seeds: int) -> Callable[[int], str]:
 def main() -> None:
     """Print the tables, or the part of them that the command line asks for."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--part", choices=("p-values", "faults"))
+    parser.add_argument("--part", choices=("p-values", "faults", "speed"))
     parser.add_argument("--tokens", type=int, choices=(200, 1000))
     parser.add_argument("--surface", choices=tuple(SURFACES.values()))
     parser.add_argument("--seeds", type=int)
@@ -268,7 +182,7 @@ def main() -> None:
     if asked.tokens is not None:
         counts = (asked.tokens,)
     surfaces = [d for d, name in SURFACES.items() if asked.surface in (None, name)]
-    if asked.part != "p-values":
+    if asked.part in (None, "faults"):
         show_faults(
             surfaces,
             counts,
@@ -276,8 +190,10 @@ def main() -> None:
             asked.seeds or (3 if quick else 20),
             499 if quick else 999,
         )
-    if asked.part != "faults":
+    if asked.part in (None, "p-values"):
         show_p_values(surfaces, counts, asked.seeds or seeds, samples)
+    if asked.part in (None, "speed"):
+        show_speed(counts, 320 if quick else 5120)
 
 
 if __name__ == "__main__":
