@@ -4,8 +4,8 @@ Surface, beta 0.5, 5, 50, N = 200, 1000: right codes of many seeds at all times 
 one band of samples for each setting; seeds, those of bands too, differ from setting to setting.
 Then planted faults at beta = 5: with trajectories, and from positions at the last time alone.
 `python -m tests.benchmarks.judging [--quick] [--part p-values|faults|speed] [--tokens 200|1000]
-[--surface circle|sphere] [--seeds S] [--fault NAME ...]`. Euler's steps are of 0.01 at N = 200 and
-of 0.02 at N = 1000.
+[--surface circle|sphere] [--seeds S] [--first SEED] [--fault NAME ...]`. Euler's steps are of 0.01
+at N = 200 and of 0.02 at N = 1000.
 """
 
 from __future__ import annotations
@@ -115,12 +115,12 @@ def show_faults(
     surfaces: Sequence[int],
     counts: Sequence[int],
     faults: Sequence[str],
-    seeds: int,
+    seeds: Sequence[int],
     samples: int,
 ) -> None:
     """Which planted faults are flagged: by trajectories, and from the last time alone."""
     table = Table(
-        f"planted faults, beta = 5, {seeds} seeds: flagged with trajectories, cause right, cause "
+        f"planted faults, beta = 5, {len(seeds)} seeds from {seeds[0]}: flagged with trajectories, cause right, cause "
         f"wrong; flagged from the last time alone (p < {LEVEL}, {samples} samples)",
         (
             "surface",
@@ -143,7 +143,7 @@ def show_faults(
                 cause = FAULTS[fault]
                 flagged = right = wrong = alone = 0
                 began = time.process_time()
-                for seed in range(seeds):
+                for seed in seeds:
                     cloud = faulty(d, fault, count, seed)
                     found = judge(cloud, solution.attention)
                     observed = features(cloud.tokens, None, quantiles)
@@ -158,8 +158,8 @@ def show_faults(
                         fits = cause is not None and cause in name
                         right += fits
                         wrong += not fits
-                each = (time.process_time() - began) / seeds
-                row = map(_of(seeds), (flagged, right, wrong, alone))
+                each = (time.process_time() - began) / len(seeds)
+                row = map(_of(len(seeds)), (flagged, right, wrong, alone))
                 table.row(surface, count, fault, *row, f"{each:.1f}")
 
 
@@ -174,6 +174,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, choices=(200, 1000))
     parser.add_argument("--surface", choices=tuple(SURFACES.values()))
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--fault", choices=tuple(FAULTS), nargs="+", default=list(FAULTS))
     asked, _ = parser.parse_known_args()
     quick = is_quick(__doc__ or "")
@@ -187,7 +188,7 @@ def main() -> None:
             surfaces,
             counts,
             asked.fault,
-            asked.seeds or (3 if quick else 20),
+            range(asked.first, asked.first + (asked.seeds or (3 if quick else 20))),
             499 if quick else 999,
         )
     if asked.part in (None, "p-values"):
