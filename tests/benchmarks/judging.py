@@ -4,8 +4,8 @@ Surface, beta 0.5, 5, 50, N = 200, 1000: right codes of many seeds at all times 
 one band of samples for each setting; seeds, those of bands too, differ from setting to setting.
 Then planted faults at beta = 5: with trajectories, and from positions at the last time alone.
 `python -m tests.benchmarks.judging [--quick] [--part p-values|faults|speed] [--tokens 200|1000]
-[--surface circle|sphere] [--seeds S] [--first SEED] [--fault NAME ...]`. Euler's steps are of 0.01
-at N = 200 and of 0.02 at N = 1000.
+[--surface circle|sphere] [--beta B ...] [--seeds S] [--first SEED] [--fault NAME ...]`. Euler's
+steps are of 0.01 at N = 200 and of 0.02 at N = 1000.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tests.benchmarks.tables import Table, is_quick
 LEVEL = 0.01
 INITIAL = "the initial tokens are no sample of the initial density"
 SURFACES = {2: "circle", 3: "sphere"}
+BETAS = (0.5, 5.0, 50.0)
 
 
 @functools.cache
@@ -87,17 +88,23 @@ FAULTS: dict[str, str | None] = {
 }
 
 
-def show_p_values(surfaces: Sequence[int], counts: Sequence[int], seeds: int, samples: int) -> None:
+def show_p_values(
+    surfaces: Sequence[int],
+    betas: Sequence[float],
+    counts: Sequence[int],
+    seeds: int,
+    samples: int,
+) -> None:
     """Of right codes."""
     table = Table(
         f"p-values of right codes, {seeds} seeds, {samples} samples",
         ("surface", "beta", "N", "p < 0.05", "p < 0.01", "mean p"),
     )
     every: list[np.ndarray] = []
-    settings = [(d, beta) for d in SURFACES for beta in (0.5, 5.0, 50.0)]
+    settings = [(d, beta) for d in SURFACES for beta in BETAS]
     for count in counts:
         for number, (d, beta) in enumerate(settings):
-            if d not in surfaces:
+            if d not in surfaces or beta not in betas:
                 continue
             first = 20_000_000 + 10_000 * count + 1000 * number
             found = p_values(solved(d, beta), beta, count, range(first, first + seeds), samples)
@@ -120,8 +127,9 @@ def show_faults(
 ) -> None:
     """Which planted faults are flagged: by trajectories, and from the last time alone."""
     table = Table(
-        f"planted faults, beta = 5, {len(seeds)} seeds from {seeds[0]}: flagged with trajectories, cause right, cause "
-        f"wrong; flagged from the last time alone (p < {LEVEL}, {samples} samples)",
+        f"planted faults, beta = 5, seeds {seeds[0]} to {seeds[-1]}: flagged with trajectories, "
+        f"cause right, cause wrong; flagged from the last time alone (p < {LEVEL}, {samples} "
+        "samples)",
         (
             "surface",
             "N",
@@ -173,6 +181,7 @@ def main() -> None:
     parser.add_argument("--part", choices=("p-values", "faults", "speed"))
     parser.add_argument("--tokens", type=int, choices=(200, 1000))
     parser.add_argument("--surface", choices=tuple(SURFACES.values()))
+    parser.add_argument("--beta", type=float, choices=BETAS, nargs="+", default=BETAS)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--fault", choices=tuple(FAULTS), nargs="+", default=list(FAULTS))
@@ -192,7 +201,7 @@ def main() -> None:
             499 if quick else 999,
         )
     if asked.part in (None, "p-values"):
-        show_p_values(surfaces, counts, asked.seeds or seeds, samples)
+        show_p_values(surfaces, asked.beta, counts, asked.seeds or seeds, samples)
     if asked.part in (None, "speed"):
         show_speed(counts, 320 if quick else 5120)
 
