@@ -28,11 +28,10 @@ from meanfield_pde.judging.judgement import judge
 from meanfield_pde.support.threads import set_threads
 from tests import oracles
 from tests.benchmarks.comparing import show_speed
-from tests.benchmarks.planted import DENSITY, TIMES, faulty, matrices
+from tests.benchmarks.planted import CAUSES, DENSITY, INITIAL, TIMES, faulty, matrices
 from tests.benchmarks.tables import Table, is_quick
 
 LEVEL = 0.01
-INITIAL = "the initial tokens are no sample of the initial density"
 SURFACES = {2: "circle", 3: "sphere"}
 BETAS = (0.5, 5.0, 50.0)
 
@@ -66,26 +65,6 @@ def p_values(
         tokens /= np.linalg.norm(tokens, axis=2, keepdims=True)
         found.append(band.p_value(features(tokens, None, quantiles)))
     return np.array(found)
-
-
-# Each with how its cause begins; None where no cause is listed.
-FAULTS: dict[str, str | None] = {
-    "none": None,
-    "twice the step": "time runs 2 ",
-    "half the step": "time runs 0.5 ",
-    "one sign of V": "value[0][1] is",
-    "-V": "-V instead of V",
-    "projection": "the projection v - <x, v> v",
-    "causal mask": "a causal mask",
-    "root of beta": "beta (or the scale of query^T key)",
-    "bare softmax": "a softmax without its denominator in one step of 10",
-    "no self": "tokens that do not attend to themselves",
-    "no self, solve_ivp": "tokens that do not attend to themselves",
-    "stale mean": "a mean that is computed anew in every 10 steps only",
-    "frozen third": " of ",
-    "float16": None,
-    "uniform start": INITIAL,
-}
 
 
 def show_p_values(
@@ -148,7 +127,7 @@ def show_faults(
         for count in counts:
             band = sampling_band(solution, at, count, samples=samples)
             for fault in faults:
-                cause = FAULTS[fault]
+                cause = CAUSES[fault]
                 flagged = right = wrong = alone = 0
                 began = time.process_time()
                 for seed in seeds:
@@ -184,7 +163,7 @@ def main() -> None:
     parser.add_argument("--beta", type=float, choices=BETAS, nargs="+", default=BETAS)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--fault", choices=tuple(FAULTS), nargs="+", default=list(FAULTS))
+    parser.add_argument("--fault", choices=tuple(CAUSES), nargs="+", default=list(CAUSES))
     asked, _ = parser.parse_known_args()
     quick = is_quick(__doc__ or "")
     set_threads(MPI.COMM_WORLD)

@@ -11,6 +11,27 @@ from meanfield_pde.tokens.cloud import TokenCloud
 DENSITY = "1 + 0.5*x*y + 0.4*y - 0.3*x"
 TIMES = (1.0, 2.0)
 STEPS = {200: 0.01, 1000: 0.02}
+INITIAL = "the initial tokens are no sample of the initial density"
+
+
+# Each with how its cause begins; None where no cause is listed.
+CAUSES: dict[str, str | None] = {
+    "none": None,
+    "twice the step": "time runs 2 ",
+    "half the step": "time runs 0.5 ",
+    "one sign of V": "value[0][1] is",
+    "-V": "-V instead of V",
+    "projection": "the projection v - <x, v> v",
+    "causal mask": "a causal mask",
+    "root of beta": "beta (or the scale of query^T key)",
+    "bare softmax": "a softmax without its denominator in one step of 10",
+    "no self": "tokens that do not attend to themselves",
+    "no self, solve_ivp": "tokens that do not attend to themselves",
+    "stale mean": "a mean that is computed anew in every 10 steps only",
+    "frozen third": " of ",
+    "float16": None,
+    "uniform start": INITIAL,
+}
 
 
 def matrices(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
