@@ -27,13 +27,8 @@ import numpy as np
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, layers_of
 from meanfield_pde.judging.codes import Code, changed, has_jumps
-from meanfield_pde.judging.fitting import (
-    Fitted,
-    Parameters,
-    first_value,
-    fit_with_steps,
-    refined,
-)
+from meanfield_pde.judging.fitting import Fitted, first_value, fit_with_steps, refined
+from meanfield_pde.judging.rough_fit import Parameters
 from meanfield_pde.judging.screening import Screen, most_left
 from meanfield_pde.judging.stepping import faulty_steps
 from meanfield_pde.judging.trajectories import Trajectories

@@ -34,7 +34,7 @@ def test_causes(d, fault, seed):
     assert CAUSES[fault] in found.cause.name
 
 
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("d", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_half_precision_is_no_fault_of_a_number(d):
     found = judged(d, "float16", 0)
     assert not found.right
