@@ -36,11 +36,11 @@ _ITERATIONS = 3
 # A method that leaves this part of what may be left is the one, and the number of steps is known
 # to this part of one.
 _SURE = 0.1
-# Hypotheses are fitted on the first interval, where tokens are spread out best, if the defect of the
-# equation is this part of the largest one there.
+# Hypotheses are fitted on the first interval, where tokens are spread out best, if the defect of
+# the equation is this part of the largest one there.
 _FIRST = 0.3
-# Few steps may be off by this part of the defect of the equation in screening, and by this much where
-# only the magnification of errors is wanted.
+# Few steps may be off by this part of the defect of the equation in screening, and by this much
+# where only the magnification of errors is wanted.
 _ROUGH, _ROUGHER = 0.02, 0.01
 _ROUGH_COUNTS = (4, 8, 16)
 # Adaptive methods of scipy as they come, without a tolerance given, and with a better one.
