@@ -136,6 +136,7 @@ def sampling_band(
     samples: int,
     seed: int = 0,
     weights: np.ndarray | None = None,
+    quantiles: np.ndarray | None = None,
     comm: MPI.Comm = MPI.COMM_SELF,
     done: Callable[[int], None] = lambda _: None,
 ) -> SamplingBand:
@@ -149,6 +150,7 @@ def sampling_band(
         samples: how many samples are drawn.
         seed: of the draws.
         weights: the weights of the tokens; equal if left out.
+        quantiles: of the density at these times (`densities_at`), if they are at hand.
         comm: the ranks that share the work; the result does not depend on their number.
         done: told how many samples have been moved, now and then.
     """
@@ -161,7 +163,7 @@ def sampling_band(
     times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
     chosen = np.searchsorted(times, result.times[at])
     first = result.cells_at(0), result.measure(0).masses
-    quantiles = densities_at(result, at)
+    quantiles = densities_at(result, at) if quantiles is None else quantiles
     blocks = [np.arange(i, min(i + _BLOCK, samples)) for i in range(0, samples, _BLOCK)]
     found: dict[int, Features] = {}
     ratios = np.zeros(0)
