@@ -86,8 +86,7 @@ def compare_tokens(
         judgement = _judgement(result, cloud, layer_step, comm)
         w1, w2 = _transport(result, cloud, ours, theirs, comm, bar)
         quantiles = densities_at(result, ours)
-        if band is None:
-            band = _band(result, cloud, ours, quantiles, samples, seed, band_file, comm, bar)
+        band = band or _band(result, cloud, ours, quantiles, samples, seed, band_file, comm, bar)
     _check_band(band, result.times[ours])
     observed = features(cloud.tokens[theirs], cloud.masses, quantiles)
     p_value = band.p_value(observed, _judged_times(judgement, band))
