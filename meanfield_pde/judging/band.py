@@ -155,11 +155,7 @@ def sampling_band(
         done: told how many samples have been moved, now and then.
     """
     key = band_key(result, at, count, samples=samples, seed=seed, weights=weights)
-    scale = 1.0
-    if count > MOST_TOKENS:
-        effective = count if weights is None else weights.sum() ** 2 / (weights**2).sum()
-        scale = math.sqrt(MOST_TOKENS / effective)
-        count, weights = MOST_TOKENS, None
+    count, weights, scale = _simulated(count, weights)
     times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
     chosen = np.searchsorted(times, result.times[at])
     first = result.cells_at(0), result.measure(0).masses
@@ -190,6 +186,14 @@ def sampling_band(
         every = Features(every.distances * scale, mean + scale * (every.moments - mean))
     ratio = comm.bcast(ratios)
     return SamplingBand(key, result.times[at], every, ratio)
+
+
+def _simulated(count: int, weights: np.ndarray | None) -> tuple[int, np.ndarray | None, float]:
+    """How many tokens a sample has, their weights, and what its distances are scaled with."""
+    if count <= MOST_TOKENS:
+        return count, weights, 1.0
+    effective = count if weights is None else weights.sum() ** 2 / (weights**2).sum()
+    return MOST_TOKENS, None, math.sqrt(MOST_TOKENS / effective)
 
 
 def _gathered(found: dict[int, Features], comm: MPI.Comm) -> Features:
