@@ -20,7 +20,7 @@ CAUSES: dict[str, str | None] = {
     "twice the step": "time runs 2 ",
     "half the step": "time runs 0.5 ",
     "one sign of V": "value[0][1] is",
-    "-V": "-V instead of V",
+    "V negative": "-V instead of V",
     "projection": "the projection v - <x, v> v",
     "causal mask": "a causal mask",
     "root of beta": "beta (or the scale of query^T key)",
@@ -48,7 +48,7 @@ class Faulty:
         self.fault, self.beta, self.number, self.stale = fault, 5.0, 0, np.zeros(0)
         if fault == "one sign of V":
             self.value[0, 1] *= -1
-        elif fault == "-V":
+        elif fault == "V negative":
             self.value *= -1
         elif fault == "root of beta":
             self.beta **= 0.5
