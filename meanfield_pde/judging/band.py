@@ -136,6 +136,7 @@ def sampling_band(
     samples: int,
     seed: int = 0,
     weights: np.ndarray | None = None,
+    quantiles: np.ndarray | None = None,
     comm: MPI.Comm = MPI.COMM_SELF,
     done: Callable[[int], None] = lambda _: None,
 ) -> SamplingBand:
@@ -149,19 +150,16 @@ def sampling_band(
         samples: how many samples are drawn.
         seed: of the draws.
         weights: the weights of the tokens; equal if left out.
+        quantiles: of the density at these times (`densities_at`), if they are at hand.
         comm: the ranks that share the work; the result does not depend on their number.
         done: told how many samples have been moved, now and then.
     """
     key = band_key(result, at, count, samples=samples, seed=seed, weights=weights)
-    scale = 1.0
-    if count > MOST_TOKENS:
-        effective = count if weights is None else weights.sum() ** 2 / (weights**2).sum()
-        scale = math.sqrt(MOST_TOKENS / effective)
-        count, weights = MOST_TOKENS, None
+    count, weights, scale = _simulated(count, weights)
     times = np.unique(np.concatenate([result.times[:1], result.times[at]]))
     chosen = np.searchsorted(times, result.times[at])
     first = result.cells_at(0), result.measure(0).masses
-    quantiles = densities_at(result, at)
+    quantiles = densities_at(result, at) if quantiles is None else quantiles
     blocks = [np.arange(i, min(i + _BLOCK, samples)) for i in range(0, samples, _BLOCK)]
     found: dict[int, Features] = {}
     ratios = np.zeros(0)
@@ -188,6 +186,14 @@ def sampling_band(
         every = Features(every.distances * scale, mean + scale * (every.moments - mean))
     ratio = comm.bcast(ratios)
     return SamplingBand(key, result.times[at], every, ratio)
+
+
+def _simulated(count: int, weights: np.ndarray | None) -> tuple[int, np.ndarray | None, float]:
+    """How many tokens a sample has, their weights, and what its distances are scaled with."""
+    if count <= MOST_TOKENS:
+        return count, weights, 1.0
+    effective = count if weights is None else weights.sum() ** 2 / (weights**2).sum()
+    return MOST_TOKENS, None, math.sqrt(MOST_TOKENS / effective)
 
 
 def _gathered(found: dict[int, Features], comm: MPI.Comm) -> Features:

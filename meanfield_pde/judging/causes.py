@@ -1,14 +1,15 @@
 """Why trajectories are not those of the equation: the smallest change of it that explains them.
 
 A change explains the tokens if what it leaves is left to rounding, and a small part of what the
-equation leaves. Changes are tried in the order of how many numbers they fit, and the first number
-that suffices ends the search: all changes with no more than that many that explain the tokens
-cannot be told apart, and are named together. Steps are found anew for each change.
+equation with honest steps leaves. Changes are tried in the order of how many numbers they fit, and
+the first number that suffices ends the search: all changes with no more than that many that explain
+the tokens cannot be told apart, and are named together. Steps are found anew for each change.
 
     none    masks, projections, V transposed or negative, Q and K swapped, with or without the
-            denominator, stale means, a denominator left out now and then, tokens that do not move
+            denominator, tokens that do not move
     one     beta; the scale of V, which is that of time
     some    V, and then only those of its entries that differ; beta Q^T K
+    steps   stale means, a denominator left out now and then (`stepping`)
 
 With several heads, or a perceptron, numbers could be fitted that are those of no code: only the
 changes without any are tried, a head or the perceptron left out among them.
@@ -25,27 +26,22 @@ import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, layers_of
-from meanfield_pde.judging.codes import Code, Scheme, changed, has_jumps
-from meanfield_pde.judging.fitting import (
-    PROMISING,
-    Fitted,
-    Parameters,
-    first_value,
-    fit_with_steps,
-)
+from meanfield_pde.judging.codes import Code, changed, has_jumps
+from meanfield_pde.judging.fitting import Fitted, first_value, fit_with_steps, refined
+from meanfield_pde.judging.rough_fit import Parameters
+from meanfield_pde.judging.screening import Screen, most_left
+from meanfield_pde.judging.stepping import faulty_steps
 from meanfield_pde.judging.trajectories import Trajectories
 from meanfield_pde.judging.variants import variants
 
-# A change explains the tokens if it leaves at most this part of the defect of the equation.
+# A change explains the tokens if it leaves at most this part of what honest steps leave.
 FITS = 0.05
+# Steps have no fault where honest ones explain all but this part of the defect.
+HONEST = 0.1
 # A token that came no further than this while it should have come this far does not move.
 STILL, MOVED = 1e-9, 1e-3
 # An entry differs if it does by more than this part of the largest one, and its interval.
 DIFFERS = 1e-3
-# Terms of token sums that are spent on faults which hang on the number of steps.
-STEPPED_BUDGET = 6e9
-STEP_COUNTS = (5, 10, 20, 25, 50, 100, 2, 4, 8, 16, 32, 40, 64, 80, 128, 200)
-HOLDS, LAGS, BARES = (2, 4, 5, 8, 10, 20), (1, 2, 5, 10), (2, 5, 10, 20)
 _FIT_METHODS = ("euler", "layers")
 
 
@@ -66,11 +62,18 @@ class Cause:
     fitted: tuple[dict[str, Any], ...] = field(default=())
 
 
-def find_cause(trajectories: Trajectories) -> Cause | None:
-    """The smallest change that explains the tokens, or None."""
-    for search in (_plain, _one_number, _matrices) if one_head(trajectories) else (_plain,):
-        found = [one for one in search(trajectories) if one.left <= trajectories.limit]
-        found = [one for one in found if one.left <= FITS * trajectories.defect]
+def find_cause(trajectories: Trajectories, left: float) -> Cause | None:
+    """The smallest change that explains the tokens, or None.
+
+    Args:
+        trajectories: the tokens.
+        left: the mean defect that honest steps leave.
+    """
+    most = min(trajectories.limit, FITS * left)
+    fits = (_one_number, _matrices) if one_head(trajectories) else ()
+    stepping = (_faulty_steps,) if left > HONEST * trajectories.defect else ()
+    for search in (_plain, *fits, *stepping):
+        found = [one for one in search(trajectories) if one.left <= most]
         if found:
             names = " or ".join(dict.fromkeys(one.name for one in found))
             fitted = tuple(number for one in found for number in one.fitted)
@@ -86,70 +89,39 @@ def one_head(trajectories: Trajectories) -> list[Attention]:
 
 def _plain(trajectories: Trajectories) -> Iterator[Cause]:
     """Changes that fit no number."""
-    right = trajectories.right
+    right, screen = trajectories.right, Screen(trajectories)
     still = frozen_tokens(trajectories)
     if still.any():
         name = f"{still.sum()} of {len(still)} tokens do not move"
-        yield _stepped(trajectories, replace(right, frozen=still), name)
+        yield _stepped(screen, replace(right, frozen=still), name)
     for name, code in variants(right):
-        yield _stepped(trajectories, code, name)
-    if not has_jumps(right.attention):
-        yield from _faulty_steps(trajectories)
+        yield _stepped(screen, code, name)
 
 
-def _stepped(trajectories: Trajectories, code: Code, name: str) -> Cause:
+def _stepped(screen: Screen, code: Code, name: str) -> Cause:
     """A change with the steps that go with it best."""
-    found = trajectories.fit(code, most=PROMISING * trajectories.defect)
-    steps = ""
-    if trajectories.limit < found.size <= PROMISING * trajectories.defect:
-        found = trajectories.with_steps(code, _FIT_METHODS)
-        steps = found.title
-    return Cause(name, found.size, steps)
+    trajectories = screen.trajectories
+    rough = screen(code)
+    jumps = has_jumps(code.attention)  # then our own steps are no better than those of the tokens
+    if rough.left > most_left(trajectories) and not jumps:
+        return Cause(name, math.inf)
+    found = trajectories.with_steps(code, _FIT_METHODS, None if jumps else rough.step or None)
+    return Cause(name, found.size, found.title if found.code.scheme.step > 0 else "")
 
 
 def frozen_tokens(trajectories: Trajectories) -> np.ndarray:
     """Which tokens stay where they are at all times, though the equation moves them."""
     tokens = trajectories.tokens
     came = np.linalg.norm(tokens - tokens[0], axis=2).max(axis=0)
-    ends = trajectories.ends(trajectories.right)
-    should = np.linalg.norm(ends - tokens[:-1], axis=2).max(axis=0)
+    should = np.linalg.norm(trajectories.right_ends - tokens[:-1], axis=2).max(axis=0)
     return (came < STILL) & (should > MOVED)
 
 
 def _faulty_steps(trajectories: Trajectories) -> Iterator[Cause]:
-    """Faults that hang on the number of steps: tried on one interval, and then on all."""
-    right, shortest = trajectories.right, trajectories.shortest
-    where = [int(np.argmin(np.diff(trajectories.times)))]
-    if where[0] > 0:
-        where = [0]  # what came before the first interval is nothing
-    length = float(trajectories.times[where[0] + 1] - trajectories.times[where[0]])
-    pairs = trajectories.tokens.shape[1] ** 2
-    spent = 0.0
-    schemes = [("stale", "hold", n) for n in HOLDS] + [("late", "lag", n) for n in LAGS]
-    schemes += [("bare", "bare", n) for n in BARES]
-    for count in STEP_COUNTS:
-        for _, name, every in schemes:
-            for push, method in (("tangent", "euler"), ("whole", "layers")):
-                spent += pairs * count * length / shortest
-                if spent > STEPPED_BUDGET:
-                    return
-                scheme = Scheme(method, shortest / count).with_fault(name, every)
-                code = replace(right, push=push, scheme=scheme)
-                with np.errstate(all="ignore"):
-                    ends = trajectories.ends(code, where)
-                left = trajectories.size(trajectories.scaled(ends, where))
-                if left <= trajectories.limit:
-                    title = _STEP_FAULTS[name].format(every)
-                    fit = trajectories.fit(code)
-                    yield Cause(title, fit.size, f"steps of {scheme.step:.4g}")
-                    return
-
-
-_STEP_FAULTS = {
-    "hold": "a mean that is computed anew in every {} steps only",
-    "lag": "a mean of where tokens were {} steps ago",
-    "bare": "a softmax without its denominator in one step of {}",
-}
+    """Faults that hang on the number of steps."""
+    if not has_jumps(trajectories.right.attention):
+        for name, fit in faulty_steps(trajectories):
+            yield Cause(name, fit.size, f"steps of {fit.code.scheme.step:.4g}")
 
 
 def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
@@ -162,6 +134,8 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
     for guess in dict.fromkeys((scale, 1.0)):
         family = Parameters(np.array([guess]), lambda p: _scaled_value(right, float(p[0])))
         fitted = fit_with_steps(trajectories, family)
+        if fitted is None:
+            continue
         factor, error = float(fitted.values[0]), float(fitted.errors[0])
         name = (
             f"time runs {factor:.4g} ± {_error(error)} times as fast as the file says, or value is "
@@ -178,15 +152,15 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
     if not 0 < beta < math.inf:
         return
     guesses = [0.0, 0.5 * math.log(1 / beta), -0.5 * math.log(len(layers[0].query)), -1.0, 1.0]
-    left = [
-        trajectories.fit(replace(right, attention=_with_beta(right, guess))).size
-        for guess in guesses
-    ]
+    screen = Screen(trajectories)
+    left = [screen(replace(right, attention=_with_beta(right, guess))).left for guess in guesses]
     family = Parameters(
         np.array([guesses[int(np.argmin(left))]]),
         lambda p: replace(right, attention=_with_beta(right, float(p[0]))),
     )
     fitted = fit_with_steps(trajectories, family)
+    if fitted is None:
+        return
     other = beta * math.exp(float(fitted.values[0]))
     error = other * float(fitted.errors[0])
     name = f"beta (or the scale of query^T key) is {other:.4g} ± {_error(error)}, the case has "
@@ -217,16 +191,16 @@ def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
     every = np.arange(d * d)
     start = first_value(trajectories, right).ravel()
     best = fit_with_steps(trajectories, Parameters(start, lambda p: code(p, every)))
-    if best.size <= trajectories.limit:
+    if best is not None and best.size <= trajectories.limit:
         entries, differs = every, _differing(best, value)
         if not differs.any():  # what is left to rounding in half precision, say, is no other V
             return
         if not differs.all():
             few = np.flatnonzero(differs)
-            fewer = fit_with_steps(
-                trajectories, Parameters(best.values[few], lambda p: code(p, few))
-            )
-            if fewer.size <= trajectories.limit:
+            family = Parameters(best.values[few], lambda p: code(p, few))
+            scheme, slopes = best.code.scheme, best.jacobian[:, few]
+            fewer = refined(trajectories, family, scheme, family.start, slopes)
+            if fewer is not None and fewer.size <= trajectories.limit:
                 best, entries = fewer, few
         base = value.ravel() if one_layer else np.zeros(d * d)
         yield _entries("value" if one_layer else "the change of value", best, entries, base, d)
@@ -242,7 +216,7 @@ def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
         return replace(right, attention=head)
 
     best = fit_with_steps(trajectories, Parameters(np.zeros(d * d), scores))
-    if _differing(best, key_query).any():
+    if best is not None and _differing(best, key_query).any():
         yield _entries("(key^T query)", best, np.arange(d * d), key_query.ravel(), d)
 
 

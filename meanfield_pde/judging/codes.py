@@ -69,7 +69,8 @@ class Scheme:
     """How a code steps.
 
     Attributes:
-        name: "exact" for the flow itself, or a key of `STEPPERS`.
+        name: "exact" for the flow itself, "rough" for the flow in a few Runge-Kutta steps, or a key
+            of `STEPPERS`.
         step: h; of no meaning for the flow.
         hold: m is computed anew in every so many steps only.
         lag: tokens attend to where tokens were so many steps ago.
@@ -132,7 +133,8 @@ class Code:
 
     def velocity(self, layer: Layer) -> Velocity:
         """The function that gives w; tangent if the flow itself is wanted."""
-        push, exact, evaluations = PUSHES[self.push], self.scheme.name == "exact", 0
+        push, evaluations = PUSHES[self.push], 0
+        flow = self.scheme.name in ("exact", "rough")
         still = None if self.frozen is None else self.frozen[:, None]
 
         def velocity(x: np.ndarray) -> np.ndarray:
@@ -141,7 +143,7 @@ class Code:
             if evaluations > MOST_EVALUATIONS:
                 raise TooCostlyError
             moving = push(x, token_push(layer, x, self.masses, self.mask))
-            if exact:
+            if flow:
                 moving = tangent(x, moving)
             return moving if still is None else np.where(still, 0.0, moving)
 
@@ -160,7 +162,7 @@ class Code:
         steps = [begin + (end - begin) * i / count for i in range(count + 1)]
         if (scheme.hold, scheme.lag, scheme.skip, scheme.bare) != (1, 0, 0, 0):
             return _faulty_euler(self, scheme, x, steps, first_step)
-        stepper = STEPPERS[scheme.name]
+        stepper = STEPPERS["rk4" if scheme.name == "rough" else scheme.name]
         for layer, start, stop in pieces(self.attention, begin, end):
             velocity = self.velocity(layer)
             inside = [t for t in steps if start < t < stop - 1e-9 * (end - begin)]

@@ -85,10 +85,10 @@ def compare_tokens(
     with Bar(progress and comm.rank == 0, samples + 2 * len(ours)) as bar:
         judgement = _judgement(result, cloud, layer_step, comm)
         w1, w2 = _transport(result, cloud, ours, theirs, comm, bar)
-        if band is None:
-            band = _band(result, cloud, ours, samples, seed, band_file, comm, bar)
+        quantiles = densities_at(result, ours)
+        band = band or _band(result, cloud, ours, quantiles, samples, seed, band_file, comm, bar)
     _check_band(band, result.times[ours])
-    observed = features(cloud.tokens[theirs], cloud.masses, densities_at(result, ours))
+    observed = features(cloud.tokens[theirs], cloud.masses, quantiles)
     p_value = band.p_value(observed, _judged_times(judgement, band))
     moments, expected = _first_moments(result, cloud, ours, theirs)
     return TokenComparison(
@@ -195,6 +195,7 @@ def _band(
     result: Densities,
     cloud: TokenCloud,
     at: np.ndarray,
+    quantiles: np.ndarray,
     samples: int,
     seed: int,
     file: Path | None,
@@ -214,6 +215,7 @@ def _band(
         samples=samples,
         seed=seed,
         weights=weights,
+        quantiles=quantiles,
         comm=comm,
         done=lambda number: bar.done(number * comm.size),
     )

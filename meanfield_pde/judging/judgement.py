@@ -82,4 +82,4 @@ def judge(
     if step > 0 and stepped.size < 0.1 * found.defect:
         how = f"{stepped.title} explain all but {stepped.size:.1g} of it, more than rounding in "
         how += "single precision"
-    return Judgement(False, how, *known, cause=find_cause(found))
+    return Judgement(False, how, *known, cause=find_cause(found, stepped.size))

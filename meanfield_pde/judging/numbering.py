@@ -3,14 +3,17 @@
 Numbers dealt out anew at each time leave the mean distance between where a number is expected and
 where it is found what it is for any other pairing. A token is expected where it was, or, after a
 long time, where the reference code takes it; few tokens have few pairings, and then the numbers as
-they are must be about the best of all. A wrong code may take tokens anywhere: with many of them it
-is enough that where they are found depends on where they were, in a regression on quadratics.
+they are must be about the best of all. A wrong code may take tokens anywhere, but takes neighbours
+to neighbours.
 """
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from scipy.spatial import cKDTree
 
 from meanfield_pde.attention.layers import AttentionLike, Layers
 from meanfield_pde.errors import SolverError
@@ -22,17 +25,16 @@ _PAIRINGS = 40
 _DEVIATIONS = 3.5
 # Or it is this part of it at most, and at most so many times that of the best pairing.
 _CLOSE, _NEAR_BEST = 0.3, 1.5
-# The part of the variance that quadratics explain is so many deviations above that of other
-# pairings; for so many tokens to a quadratic.
-_EXPLAINED, _TOKENS_EACH = 6.0, 5
+# The mean distance between what were neighbours is so many deviations below that of other pairings.
+_NEIGHBOURS, _DEALT = 5.0, 200
 # Intervals on which the reference code is run.
 _FOLLOWED = 3
 
 
 def keep_numbers(cloud: TokenCloud, attention: AttentionLike) -> bool:
     """Whether each token keeps its number, as far as the tokens can tell."""
-    pairs = list(zip(cloud.tokens[:-1], cloud.tokens[1:], strict=True))
-    if any(_paired(before, after) or _depends(before, after) for before, after in pairs):
+    pairs = itertools.pairwise(cloud.tokens)
+    if any(_paired(before, after) for before, after in pairs) or _neighbours_stay(cloud):
         return True
     code, last = Code(attention, cloud.masses), np.inf
     if isinstance(attention, Layers):
@@ -69,20 +71,21 @@ def _paired(expected: np.ndarray, found: np.ndarray) -> bool:
     return own <= _NEAR_BEST * float(apart[rows, columns].mean()) + 1e-12
 
 
-def _depends(before: np.ndarray, found: np.ndarray) -> bool:
-    """Whether where tokens are found depends on where they were."""
-    count, d = before.shape
-    upper = np.triu_indices(d)
-    quadratics = np.hstack([before, (before[:, :, None] * before[:, None, :])[:, *upper]])
-    if count < _TOKENS_EACH * quadratics.shape[1]:
-        return False
-    left, size, _ = np.linalg.svd(quadratics - quadratics.mean(axis=0), full_matrices=False)
-    basis = left[:, size > 1e-9 * size[0]]
-    centred = found - found.mean(axis=0)
+def _neighbours_stay(cloud: TokenCloud) -> bool:
+    """Whether tokens that are neighbours at one time are so at the next, at all times together."""
     generator = np.random.default_rng(0)
-    own = float(((basis.T @ centred) ** 2).sum())
-    others = [
-        float(((basis.T @ centred[generator.permutation(count)]) ** 2).sum())
-        for _ in range(_PAIRINGS)
-    ]
-    return own - float(np.mean(others)) > _EXPLAINED * float(np.std(others))
+    scores = np.zeros(_DEALT + 1)  # of the numbers as they are, and of others
+    for before, found in itertools.pairwise(cloud.tokens):
+        if len(before) < 3 or np.ptp(before, axis=0).max() == 0:
+            continue
+        nearest = cKDTree(before).query(before, 2)[1][:, 1]
+        apart = [np.linalg.norm(found[nearest] - found, axis=1).mean()]
+        for _ in range(_DEALT):
+            dealt = found[generator.permutation(len(found))]
+            apart.append(np.linalg.norm(dealt[nearest] - dealt, axis=1).mean())
+        spread = float(np.std(apart[1:]))
+        if spread > 1e-12:
+            scores += (np.mean(apart[1:]) - np.array(apart)) / spread
+    return bool(
+        scores[0] > _NEIGHBOURS * np.sqrt(len(cloud.times) - 1) and scores[0] > scores[1:].max()
+    )

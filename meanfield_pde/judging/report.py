@@ -54,6 +54,7 @@ def summary(comparison: TokenComparison) -> dict[str, Any]:
         "cause": None if cause is None else cause.name,
         "fitted": [] if cause is None else list(cause.fitted),
         "power": dict(comparison.seen),
+        "too_few": comparison.too_few,
         "notes": list(comparison.notes),
         "times": [_row(comparison, k) for k in range(len(comparison.times))],
     }

@@ -33,6 +33,16 @@ MOST_INTERVALS = 8
 _NUDGE = 1e-6  # to see by how much the equation magnifies errors
 _DRAWS = 2
 _ITERATIONS = 3
+# A method that leaves this part of what may be left is the one, and the number of steps is known
+# to this part of one.
+_SURE = 0.1
+# Hypotheses are fitted on the first interval, where tokens are spread out best, if the defect of
+# the equation is this part of the largest one there.
+_FIRST = 0.3
+# Few steps may be off by this part of the defect of the equation in screening, and by this much
+# where only the magnification of errors is wanted.
+_ROUGH, _ROUGHER = 0.02, 0.01
+_ROUGH_COUNTS = (4, 8, 16)
 # Adaptive methods of scipy as they come, without a tolerance given, and with a better one.
 ADAPTIVE = tuple((name, rtol) for name in ("RK45", "RK23", "DOP853") for rtol in (1e-3, 1e-4, 1e-5))
 # Beyond this mean defect no method with error control is at work.
@@ -63,6 +73,8 @@ class Trajectories:
         limit: what may be left by a hypothesis that explains the tokens.
         magnified: by how much the equation magnifies a small error, K x N.
         telling: the intervals, those with the largest defects first.
+        fitted: the interval on which hypotheses are screened and fitted.
+        rough: how they are stepped in screening.
         distance: mean distance of the tokens from what the equation makes of the first of them.
     """
 
@@ -78,14 +90,17 @@ class Trajectories:
         self.weights = self.weights / self.weights.sum()
         self.right = Code(attention, masses)
         self.magnified = np.ones(self.tokens[1:].shape[:2])
-        ends = self.ends(self.right)
-        self.magnified = self._magnification(ends)
-        self.limit = max(UNEXPLAINED, self._own_error(ends))
-        sizes = [self.size(self.scaled(ends)[[k]]) for k in range(len(ends))]
+        self.right_ends = self.ends(self.right)
+        missed = np.linalg.norm(self.tokens[1:] - self.right_ends, axis=2) @ self.weights
+        self.fitted = 0 if missed[0] >= _FIRST * missed.max() else int(missed.argmax())
+        self.rough, rougher = self._rough_schemes(float(missed[self.fitted]))
+        self.magnified = self._magnification(rougher)
+        self.limit = max(UNEXPLAINED, self._own_error())
+        sizes = [self.size(self.scaled(self.right_ends)[[k]]) for k in range(len(missed))]
         self.defect = max(sizes, default=0.0)
-        self.telling = sorted(range(len(ends)), key=lambda k: -sizes[k])
-        path = [self.tokens[0]]
-        for begin, end in zip(self.times[:-1], self.times[1:], strict=True):
+        self.telling = sorted(range(len(sizes)), key=lambda k: -sizes[k])
+        path = [self.tokens[0], self.right_ends[0]]
+        for begin, end in zip(self.times[1:-1], self.times[2:], strict=True):
             path.append(self.right.advance(path[-1], begin, end))
         apart = np.linalg.norm(np.array(path[1:]) - self.tokens[1:], axis=2) @ self.weights
         self.distances = np.concatenate([[0.0], apart])
@@ -135,18 +150,31 @@ class Trajectories:
             left = math.inf
         return Fit(code, left, title)
 
-    def with_steps(self, code: Code, names: Sequence[str] = tuple(ORDERS)) -> Fit:
-        """The method and the step by which this equation leaves the least."""
-        exact = replace(code, scheme=Scheme())
-        best = self.fit(exact, "no error of steps")
+    def with_steps(
+        self, code: Code, names: Sequence[str] = tuple(ORDERS), step: float | None = None
+    ) -> Fit:
+        """The method and the step by which this equation leaves the least.
+
+        Args:
+            code: the equation.
+            names: the methods that are tried.
+            step: where to start from, if that is known.
+        """
+        exact, k, title = replace(code, scheme=Scheme()), self.telling[0], "no error of steps"
+        try:
+            flow = self.right_ends[[k]] if code is self.right else self.ends(exact, [k])
+        except (TooCostlyError, SolverError):
+            return Fit(exact, math.inf, title)
+        best = Fit(exact, self.size(self.scaled(flow, [k])), title)
+        if best.size <= self.limit:
+            best = self.fit(exact, title)
         if not math.isfinite(best.size) or best.size <= self.limit:
             return best
-        flow = self.ends(exact)
         for name in names:
-            found = self._with_method(exact, name, flow)
+            found = self._with_method(exact, name, flow, step)
             if found is not None and found.size < best.size:
                 best = found
-            if best.size < 0.01 * self.limit:
+            if best.size < _SURE * self.limit:
                 break
         return best
 
@@ -190,20 +218,24 @@ class Trajectories:
             return None
         return normalised(found.y.T.reshape(-1, *shape)) if found.success else None
 
-    def _with_method(self, exact: Code, name: str, flow: np.ndarray) -> Fit | None:
+    def _with_method(
+        self, exact: Code, name: str, flow: np.ndarray, step: float | None
+    ) -> Fit | None:
         """The best step of one method."""
         order = ORDERS[name]
         if name == "layers":
             if exact.push != "tangent":
                 return None
             exact = replace(exact, push="whole")
-        defects = self.scaled(flow)
-        h = self.shortest / (8 if order > 1 else 20)
+        where = self.telling[:1]
+        defects = self.scaled(flow, where)
+        h = step or self.shortest / (8 if order > 1 else 20)
         best: Fit | None = None
         for _ in range(_ITERATIONS):
+            before = h
             code = exact.stepped(Scheme(name, h))
             try:
-                trace = self.scaled(flow) - self.scaled(self.ends(code))
+                trace = defects - self.scaled(self.ends(code, where), where)
             except (TooCostlyError, SolverError):
                 return best
             size = float((trace**2).sum())
@@ -212,6 +244,8 @@ class Trajectories:
                 return best
             h = min(h * factor ** (1 / order), self.shortest)
             h = max(h, self.shortest / 5000)
+            if abs(self.shortest / h - self.shortest / before) < _SURE:
+                break
         tried = set()
         exact_count = self.shortest / h
         for count in (round(exact_count), math.floor(exact_count), math.ceil(exact_count)):
@@ -219,27 +253,48 @@ class Trajectories:
                 continue
             tried.add(count)
             step = self.shortest / count
-            found = self.fit(exact.stepped(Scheme(name, step)), TITLES[name].format(step))
+            most = math.inf if best is None else best.size
+            found = self.fit(exact.stepped(Scheme(name, step)), TITLES[name].format(step), most)
             if best is None or found.size < best.size:
                 best = found
+            if best.size <= _SURE * self.limit:
+                break
         return best
 
-    def _magnification(self, ends: np.ndarray) -> np.ndarray:
+    def _rough_schemes(self, missed: float) -> tuple[Scheme, Scheme]:
+        """How to step in screening, and where only magnification is wanted."""
+        k = self.fitted
+        length = float(self.times[k + 1] - self.times[k])
+        rougher = Scheme()
+        if has_jumps(self.right.attention):
+            return rougher, rougher
+        for count in _ROUGH_COUNTS:
+            scheme = Scheme("rough", length / count)
+            ends = self.ends(self.right.stepped(scheme), [k])[0]
+            apart = float(np.linalg.norm(ends - self.right_ends[k], axis=1) @ self.weights)
+            if rougher.step == 0 and apart <= _ROUGHER:
+                rougher = scheme
+            if apart <= _ROUGH * missed:
+                return scheme, rougher
+        return Scheme(), rougher
+
+    def _magnification(self, scheme: Scheme) -> np.ndarray:
         generator = np.random.default_rng(0)
-        squares = np.zeros(ends.shape[:2])
+        squares = np.zeros(self.magnified.shape)
+        code = self.right.stepped(scheme)
+        before = self.right_ends if scheme.step == 0 else self.ends(code)
         for _ in range(_DRAWS):
             kicks = _NUDGE * generator.normal(size=self.tokens.shape)
             moved = normalised(self.tokens + kicks)
-            for k in range(len(ends)):
-                begin, end = float(self.times[k]), float(self.times[k + 1])
-                other = self.right.advance(moved[k], begin, end)
-                squares[k] += ((other - ends[k]) ** 2).sum(axis=1)
+            for k, end in enumerate(before):
+                other = code.advance(moved[k], float(self.times[k]), float(self.times[k + 1]))
+                squares[k] += ((other - end) ** 2).sum(axis=1)
         return np.maximum(np.sqrt(squares / _DRAWS) / _NUDGE, 1.0)
 
-    def _own_error(self, ends: np.ndarray) -> float:
+    def _own_error(self) -> float:
         """What our own steps leave where there is no error control."""
         if not has_jumps(self.right.attention):
             return 0.0
         step = 2 * self.right.own_step
         other = self.ends(self.right.stepped(Scheme("heun", step)))
-        return 3 * self.size(self.scaled(other) - self.scaled(ends))
+        return 3 * self.size(self.scaled(other) - self.scaled(self.right_ends))

@@ -12,6 +12,8 @@ from meanfield_pde.judging.judgement import Judgement
 from meanfield_pde.tokens.cloud import TokenCloud
 from meanfield_pde.wasserstein import WassersteinResult
 
+# Tokens are too few to tell if they show no fault of those that are tried in this part of cases.
+TELLING = 0.5
 # Steps are too long if they move tokens by more than this part of the sampling error.
 TOO_LONG = 0.5
 
@@ -95,13 +97,19 @@ class TokenComparison:
         return right and self.within_sampling_error
 
     @property
+    def too_few(self) -> bool:
+        """Whether tokens that agree would do so, most likely, if they came from a wrong code."""
+        return bool(self.seen) and max(rate for _, rate in self.seen) < TELLING
+
+    @property
     def verdict(self) -> str:
         """What is to be concluded, in one line."""
         found, p = self.judgement, f"p = {self.p_value:.2g}"
         if found is None:
             why = "no trajectories" if self.noise == 0 else "with noise no trajectories"
             if self.within_sampling_error:
-                return f"agrees within sampling error ({p}; {why} to decide){self._power}"
+                start = "too few tokens to tell: " if self.too_few else ""
+                return f"{start}agrees within sampling error ({p}; {why} to decide){self._power}"
             since = "" if self.since is None else f" from t = {self.since:g} on"
             how = "" if self.noise else "; with trajectories the cause is found"
             return f"deviates from the density{since} ({p}){how}"

@@ -1,10 +1,11 @@
 """Judging particle codes: p-values of right codes, and how often planted faults are seen.
 
 Surface, beta 0.5, 5, 50, N = 200, 1000: right codes of many seeds at all times together, against
-one band of samples for each setting; seeds differ from setting to setting. Then planted faults at
-beta = 5: with trajectories, and from positions at the last time alone.
-`python -m tests.benchmarks.judging [--quick] [--part p-values|faults] [--tokens 200|1000]
-[--seeds S]`.
+one band of samples for each setting; seeds, those of bands too, differ from setting to setting.
+Then planted faults at beta = 5: with trajectories, and from positions at the last time alone.
+`python -m tests.benchmarks.judging [--quick] [--part p-values|faults|speed] [--tokens 200|1000]
+[--surface circle|sphere] [--beta B ...] [--seeds S] [--first SEED] [--fault NAME ...]`. Euler's
+steps are of 0.01 at N = 200 and of 0.02 at N = 1000.
 """
 
 from __future__ import annotations
@@ -25,22 +26,14 @@ from meanfield_pde.judging.band import densities_at, sampling_band
 from meanfield_pde.judging.features import features
 from meanfield_pde.judging.judgement import judge
 from meanfield_pde.support.threads import set_threads
-from meanfield_pde.tokens.cloud import TokenCloud
 from tests import oracles
+from tests.benchmarks.comparing import show_speed
+from tests.benchmarks.planted import CAUSES, DENSITY, INITIAL, TIMES, faulty, matrices
 from tests.benchmarks.tables import Table, is_quick
 
-DENSITY = "1 + 0.5*x*y + 0.4*y - 0.3*x"
-TIMES = (1.0, 2.0)
-STEP = 0.01
 LEVEL = 0.01
-INITIAL = "the initial tokens are no sample of the initial density"
 SURFACES = {2: "circle", 3: "sphere"}
-
-
-def matrices(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Query, key and value, none symmetric."""
-    query, key, value = np.eye(d) + 0.4 * np.random.default_rng(d).normal(size=(3, d, d))
-    return query, key, value
+BETAS = (0.5, 5.0, 50.0)
 
 
 @functools.cache
@@ -56,7 +49,7 @@ def p_values(
 ) -> np.ndarray:
     """p-values of right codes, whose tokens are drawn and moved by plain numpy and scipy."""
     d, at = solution.dimension, np.arange(len(solution.times))
-    band = sampling_band(solution, at, count, samples=samples, seed=1, comm=MPI.COMM_SELF)
+    band = sampling_band(solution, at, count, samples=samples, seed=seeds[0], comm=MPI.COMM_SELF)
     quantiles, found = densities_at(solution, at), []
     masses = np.full(count, 1 / count, dtype=np.float32)
     code = (masses, *(one.astype(np.float32) for one in matrices(d)), np.float32(beta))
@@ -74,115 +67,25 @@ def p_values(
     return np.array(found)
 
 
-class Faulty:
-    """Euler's method in plain numpy, with one fault."""
-
-    def __init__(self, d: int, fault: str) -> None:
-        self.query, self.key, self.value = matrices(d)
-        self.fault, self.beta, self.number, self.stale = fault, 5.0, 0, np.zeros(0)
-        if fault == "one sign of V":
-            self.value[0, 1] *= -1
-        elif fault == "-V":
-            self.value *= -1
-        elif fault == "root of beta":
-            self.beta **= 0.5
-
-    def velocity(self, x: np.ndarray) -> np.ndarray:
-        """Of all tokens."""
-        mean = self.mean(x)
-        if self.fault == "stale mean":
-            if self.number % 10 == 0:
-                self.stale = mean
-            mean = self.stale
-        self.number += 1
-        push = mean @ self.value.T
-        along = (push * x).sum(axis=1, keepdims=True)
-        move = push - along * (push if self.fault == "projection" else x)
-        if self.fault == "frozen third":
-            move[: len(x) // 3] = 0
-        return np.asarray(move)
-
-    def step(self, x: np.ndarray) -> np.ndarray:
-        """The tokens one step later."""
-        clock = {"twice the step": 2.0, "half the step": 0.5}.get(self.fault, 1.0)
-        x = x + clock * STEP * self.velocity(x)
-        return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
-
-    def mean(self, x: np.ndarray) -> np.ndarray:
-        """The softmax mean."""
-        count = len(x)
-        scores = self.beta * (x @ self.query.T) @ (x @ self.key.T).T
-        if self.fault == "causal mask":
-            scores[~np.tril(np.ones((count, count), dtype=bool))] = -np.inf
-        if self.fault.startswith("no self"):
-            np.fill_diagonal(scores, -np.inf)
-        if self.fault == "bare softmax" and self.number % 10 == 9:
-            return np.asarray(np.exp(scores) @ x / count)
-        kind = np.float16 if self.fault == "float16" else np.float64
-        weight = np.exp(scores - scores.max(axis=1, keepdims=True)).astype(kind)
-        total = weight.sum(axis=1, keepdims=True)
-        return np.asarray((weight @ x.astype(kind) / total).astype(float))
-
-
-# Each with how its cause begins; None where no cause is listed.
-FAULTS: dict[str, str | None] = {
-    "none": None,
-    "twice the step": "time runs 2 ",
-    "half the step": "time runs 0.5 ",
-    "one sign of V": "value[0][1] is",
-    "-V": "-V instead of V",
-    "projection": "the projection v - <x, v> v",
-    "causal mask": "a causal mask",
-    "root of beta": "beta (or the scale of query^T key)",
-    "bare softmax": "a softmax without its denominator in one step of 10",
-    "no self": "tokens that do not attend to themselves",
-    "no self, solve_ivp": "tokens that do not attend to themselves",
-    "stale mean": "a mean that is computed anew in every 10 steps only",
-    "frozen third": " of ",
-    "float16": None,
-    "uniform start": INITIAL,
-}
-
-
-def faulty(d: int, fault: str, count: int, seed: int) -> TokenCloud:
-    """Tokens of a code with a fault."""
-    if fault == "uniform start":
-        x = np.random.default_rng(seed).normal(size=(count, d))
-        x /= np.linalg.norm(x, axis=1, keepdims=True)
-    else:
-        x = sample_tokens(DENSITY, count, 10_000 + seed, d)
-    code, saved = Faulty(d, fault), [x]
-    if fault.endswith("solve_ivp"):
-        return adaptive(code, x)
-    for _ in TIMES:
-        for _ in range(round(1 / STEP)):
-            x = code.step(x)
-        saved.append(x)
-    return TokenCloud(np.array([0.0, *TIMES]), np.array(saved))
-
-
-def adaptive(code: Faulty, x: np.ndarray) -> TokenCloud:
-    """Tokens of a code that scipy steps."""
-
-    def rate(_: float, y: np.ndarray) -> np.ndarray:
-        return code.velocity(y.reshape(x.shape)).ravel()
-
-    path = solve_ivp(rate, (0, TIMES[-1]), x.ravel(), t_eval=(0, *TIMES), rtol=1e-8, atol=1e-8)
-    tokens = path.y.T.reshape(-1, *x.shape)
-    return TokenCloud(path.t, tokens / np.linalg.norm(tokens, axis=2, keepdims=True))
-
-
-def show_p_values(counts: Sequence[int], seeds: int, samples: int) -> None:
+def show_p_values(
+    surfaces: Sequence[int],
+    betas: Sequence[float],
+    counts: Sequence[int],
+    seeds: int,
+    samples: int,
+) -> None:
     """Of right codes."""
     table = Table(
         f"p-values of right codes, {seeds} seeds, {samples} samples",
         ("surface", "beta", "N", "p < 0.05", "p < 0.01", "mean p"),
     )
     every: list[np.ndarray] = []
-    settings = [(d, beta) for d in SURFACES for beta in (0.5, 5.0, 50.0)]
+    settings = [(d, beta) for d in SURFACES for beta in BETAS]
     for count in counts:
         for number, (d, beta) in enumerate(settings):
-            first = 10_000 * count + 1000 * number
+            if d not in surfaces or beta not in betas:
+                continue
+            first = 20_000_000 + 10_000 * count + 1000 * number
             found = p_values(solved(d, beta), beta, count, range(first, first + seeds), samples)
             every.append(found)
             table.row(SURFACES[d], beta, count, *_below(found))
@@ -194,11 +97,18 @@ def _below(found: np.ndarray) -> tuple[str, str, str]:
     return below[0], below[1], f"{found.mean():.3f}"
 
 
-def show_faults(counts: Sequence[int], seeds: int, samples: int) -> None:
+def show_faults(
+    surfaces: Sequence[int],
+    counts: Sequence[int],
+    faults: Sequence[str],
+    seeds: Sequence[int],
+    samples: int,
+) -> None:
     """Which planted faults are flagged: by trajectories, and from the last time alone."""
     table = Table(
-        f"planted faults, beta = 5, {seeds} seeds: flagged with trajectories, cause right, cause "
-        f"wrong; flagged from the last time alone (p < {LEVEL}, {samples} samples)",
+        f"planted faults, beta = 5, seeds {seeds[0]} to {seeds[-1]}: flagged with trajectories, "
+        f"cause right, cause wrong; flagged from the last time alone (p < {LEVEL}, {samples} "
+        "samples)",
         (
             "surface",
             "N",
@@ -210,16 +120,17 @@ def show_faults(counts: Sequence[int], seeds: int, samples: int) -> None:
             "CPU s",
         ),
     )
-    for d, surface in SURFACES.items():
-        solution = solved(d, 5.0)
+    for d in surfaces:
+        surface, solution = SURFACES[d], solved(d, 5.0)
         at = np.arange(len(solution.times))
         quantiles = densities_at(solution, at)
         for count in counts:
             band = sampling_band(solution, at, count, samples=samples)
-            for fault, cause in FAULTS.items():
+            for fault in faults:
+                cause = CAUSES[fault]
                 flagged = right = wrong = alone = 0
                 began = time.process_time()
-                for seed in range(seeds):
+                for seed in seeds:
                     cloud = faulty(d, fault, count, seed)
                     found = judge(cloud, solution.attention)
                     observed = features(cloud.tokens, None, quantiles)
@@ -234,8 +145,8 @@ def show_faults(counts: Sequence[int], seeds: int, samples: int) -> None:
                         fits = cause is not None and cause in name
                         right += fits
                         wrong += not fits
-                each = (time.process_time() - began) / seeds
-                row = map(_of(seeds), (flagged, right, wrong, alone))
+                each = (time.process_time() - began) / len(seeds)
+                row = map(_of(len(seeds)), (flagged, right, wrong, alone))
                 table.row(surface, count, fault, *row, f"{each:.1f}")
 
 
@@ -246,19 +157,32 @@ def _of(seeds: int) -> Callable[[int], str]:
 def main() -> None:
     """Print the tables, or the part of them that the command line asks for."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--part", choices=("p-values", "faults"))
+    parser.add_argument("--part", choices=("p-values", "faults", "speed"))
     parser.add_argument("--tokens", type=int, choices=(200, 1000))
+    parser.add_argument("--surface", choices=tuple(SURFACES.values()))
+    parser.add_argument("--beta", type=float, choices=BETAS, nargs="+", default=BETAS)
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--fault", choices=tuple(CAUSES), nargs="+", default=list(CAUSES))
     asked, _ = parser.parse_known_args()
     quick = is_quick(__doc__ or "")
     set_threads(MPI.COMM_WORLD)
     counts, seeds, samples = ((200,), 40, 499) if quick else ((200, 1000), 200, 2000)
     if asked.tokens is not None:
         counts = (asked.tokens,)
-    if asked.part != "p-values":
-        show_faults(counts, asked.seeds or (3 if quick else 20), 499 if quick else 999)
-    if asked.part != "faults":
-        show_p_values(counts, asked.seeds or seeds, samples)
+    surfaces = [d for d, name in SURFACES.items() if asked.surface in (None, name)]
+    if asked.part in (None, "faults"):
+        show_faults(
+            surfaces,
+            counts,
+            asked.fault,
+            range(asked.first, asked.first + (asked.seeds or (3 if quick else 20))),
+            499 if quick else 999,
+        )
+    if asked.part in (None, "p-values"):
+        show_p_values(surfaces, asked.beta, counts, asked.seeds or seeds, samples)
+    if asked.part in (None, "speed"):
+        show_speed(counts, 320 if quick else 5120)
 
 
 if __name__ == "__main__":

@@ -179,10 +179,22 @@ def test_without_numbers_and_at_one_time(solution, band):
     assert found.agrees
     assert "no trajectories to decide" in found.verdict
     assert 0 <= dict(found.seen)["V too large by 20%"] <= 1
+    assert not found.too_few
     late = TokenCloud(TIMES[-1:], euler(initial(), clock=1.5).tokens[-1:])
     wrong = compare_tokens(solution, late, samples=199)
     assert not wrong.agrees
     assert wrong.verdict.startswith("deviates from the density")
+
+
+def test_too_few_tokens_do_not_agree_in_silence(solution):
+    """20 that never moved, at one time."""
+    frozen = TokenCloud(TIMES[-1:], initial(count=20)[None])
+    found = compare_tokens(solution, frozen, samples=199)
+    assert found.agrees
+    assert found.too_few
+    assert found.verdict.startswith("too few tokens to tell: agrees within sampling error")
+    assert max(dict(found.seen).values()) < 0.5
+    assert token_report.summary(found)["too_few"] is True
 
 
 def p_values(seeds):

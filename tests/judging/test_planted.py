@@ -1,0 +1,51 @@
+"""Trajectories of codes with one fault each: what is said of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from meanfield_pde import Attention
+from meanfield_pde.judging.judgement import judge
+from meanfield_pde.judging.numbering import keep_numbers
+from tests.benchmarks.planted import CAUSES, faulty, matrices
+
+COUNT = 200
+# Sphere: one of these tokens comes close to a parting of ways, and is linear in nothing.
+QUICK = ((3, "one sign of V", 1), (3, "stale mean", 0), (2, "bare softmax", 0))
+SLOW = tuple(
+    (d, fault, 2)
+    for d in (2, 3)
+    for fault, cause in CAUSES.items()
+    if cause is not None and fault != "uniform start"
+)
+
+
+def judged(d, fault, seed):
+    return judge(faulty(d, fault, COUNT, seed), Attention(*matrices(d), 5.0))
+
+
+@pytest.mark.parametrize(
+    ("d", "fault", "seed"), [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)]
+)
+def test_causes(d, fault, seed):
+    found = judged(d, fault, seed)
+    assert not found.right
+    assert CAUSES[fault] in found.cause.name
+
+
+@pytest.mark.parametrize("d", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_half_precision_is_no_fault_of_a_number(d):
+    found = judged(d, "float16", 0)
+    assert not found.right
+    assert found.cause is None
+    assert "Euler steps of 0.01 explain all but" in found.how
+
+
+def test_jumps_keep_neighbours():
+    """A softmax without its denominator takes tokens far, and neighbours with them."""
+    head, cloud = Attention(*matrices(3), 5.0), faulty(3, "bare softmax", COUNT, 5)
+    assert keep_numbers(cloud, head)
+    generator = np.random.default_rng(0)
+    cloud.tokens[1:] = [generator.permutation(x) for x in cloud.tokens[1:]]
+    assert not keep_numbers(cloud, head)
