@@ -79,11 +79,12 @@ def test_a_spot_that_travels_once_round() -> None:
     """V antisymmetric, Q = K = I, zero temperature: a rotation, after which it is where it was."""
     turn = Attention(ONE, ONE, np.array([[0.0, -1.0], [1.0, 0.0]]), math.inf)
     spot = VonMises((Component(1.0, 1000.0, (1.0, 0.0)),))
-    solution = solve(turn, circle_mesh(60), spot, until=2 * np.pi, resolution=1e-2)
+    solution = solve(turn, circle_mesh(60), spot, until=2 * np.pi, resolution=3e-2)
     first, last = spread_atoms(solution, 0), spread_atoms(solution, 1)
-    assert distance(first, last) < 2 * np.pi * 1e-2  # resolution for each unit of time
+    # Nothing is forgotten on the way: it was 0.17 when only 1 / |V| of time was counted.
+    assert distance(first, last) < 3e-2
     assert solution.history["cells"].max() < 160
-    assert np.abs(solution.history["mass"] - 1).max() < 1e-13
+    assert np.abs(solution.history["mass"] - 1).max() < 2e-13
 
 
 @pytest.mark.slow
