@@ -9,6 +9,9 @@ import pytest
 
 from meanfield_pde import Attention, Component, InputError, VonMises, circle_mesh, solve
 from meanfield_pde.experiments.lifetime import density_lifetime
+from meanfield_pde.mesh.forest import Forest
+from meanfield_pde.mesh.surface import circle_surface
+from meanfield_pde.solver.mesh_error import Leaves, MeshError
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, metastable, rotation
 
@@ -85,6 +88,20 @@ def test_a_spot_that_travels_once_round() -> None:
     assert distance(first, last) < 3e-2
     assert solution.history["cells"].max() < 160
     assert np.abs(solution.history["mass"] - 1).max() < 2e-13
+
+
+@pytest.mark.parametrize(("bend", "wanted"), [(0.0, False), (80.0, True)])
+def test_the_tail_is_wanted_finer_where_tokens_lose_sight(bend: float, wanted: bool) -> None:
+    """Beta = 50: a dip of curvature 80 splits what is seen there in two, a flat tail does not."""
+    leaves = Leaves(Forest.of(circle_surface(60)))
+    angle = np.arctan2(leaves.centre[:, 1], leaves.centre[:, 0])
+    log_masses = bend / 2 * np.minimum(angle**2, 0.25) + np.log(leaves.volume)
+    still = np.zeros(len(angle))
+    found = MeshError(leaves, log_masses, still, Attention(ONE, ONE, ONE, 50.0)).dips()
+    assert found.any() == wanted
+    assert (np.abs(angle[found]) < 0.6).all()
+    cold = MeshError(leaves, log_masses, still, Attention(ONE, ONE, ONE, math.inf))
+    assert not cold.dips().any()
 
 
 @pytest.mark.slow
