@@ -32,7 +32,7 @@ LOG = logging.getLogger("meanfield_pde")
 
 MOST_CELLS = 200_000
 CHECK_EVERY = 4  # steps, if they are short: in units of 1 / |V|,
-_SHORT = 0.05
+_SHORT = 0.02
 TAIL_EVERY = 12  # steps: where the tail is wanted finer changes slowly
 # Of `resolution`: where cells are split, where that stops, and what merged cells may add up to.
 _SPLIT_ABOVE, _SPLIT_TO, _MERGE_TO = 0.8, 0.4, 0.1
