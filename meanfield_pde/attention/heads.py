@@ -111,3 +111,16 @@ def pushing(layer: Layer) -> float:
     perceptron = perceptron_of(layer)
     speed = sum(float(np.linalg.norm(head.value, 2)) for head in heads_of(layer))
     return speed + (perceptron.speed if perceptron else 0.0)
+
+
+def memory(layer: Layer) -> float:
+    """How long errors in the place of mass are remembered; infinite where the flow only turns.
+
+    A flow gathers at rates of the order |S|, S the symmetric part of V, and has then forgotten
+    them. Where |S| is so small that a turn, 2 pi / |V|, is done before, nothing is forgotten.
+    """
+    perceptron = perceptron_of(layer)
+    value = np.sum([head.value for head in heads_of(layer)], axis=0)
+    gathering = float(np.linalg.norm(value + value.T, 2)) / 2
+    gathering += perceptron.speed if perceptron else 0.0
+    return 1 / gathering if gathering > pushing(layer) / (2 * np.pi) else np.inf

@@ -10,35 +10,46 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 
 1.  Mass.  The flux through a facet of velocity v is wrong by about v rho (o / 4 + s - 1), and an
     error in a flux is mass in the wrong place: it makes W_1 grow at the rate |v| M (...), for a
-    time 1 / |V|, after which a flow that gathers mass has forgotten it. (One that only turns it
-    does not: there the error adds up, to about `resolution` for each 1 / |V| of time.) In a cell
-    that shows nothing of what it holds the mass may be anywhere. So W_1 between the density and the
-    exact one is about
+    time T after which a flow that gathers mass has forgotten it: T = 1 / |S|, S the symmetric part
+    of V. In a cell that shows nothing of what it holds, such a flow has the mass anywhere. So W_1
+    between the density and the exact one is about
 
-        sum over cells of M min(w, |v| / |V| (o / 4 + s - 1)),
+        sum over cells of M min(w, |v| T (o / 4 + s - 1)),
 
     which is kept below `resolution`. On uniform meshes of the circle, at zero temperature from
-    t = 1 to 12, it was 1 to 5 times the true distance. In the tail that the clusters attend to
-    there is no mass to speak of, and nothing is asked of it but what the coarsest mesh gives.
+    t = 1 to 12, it was 1 to 5 times the true distance.
+
+    A flow that only turns the mass forgets nothing, and what leaves a cell late or early is not
+    held up by the next. There T is one turn, 2 pi / |V|, without the bound w: the error grows by
+    about `resolution` with each turn.
 
 2.  Spots.  While a cluster stands it does not matter how wide it is, but it is stretched a
     hundredfold when it leaves, and then its shape decides when the metastable state ends. So at
     finite temperature a cell with more than `SPOT` of the mass has o + s - 1 below `SHAPE`, down to
     a width of `resolution` / `NARROWER`.
+
+3.  Tail. There is no mass to speak of in the tail that the clusters attend to, and yet it decides
+    how long they stay. What matters most in it is the place that tokens are about to lose sight of
+    (see `sight`). So cells with more than `SEEN` of the attention of a token there have o + s - 1
+    below `DIP`, down to a width of `TAIL_WIDTH` kernels, |beta B|^(-1/2).
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
-from meanfield_pde.attention.heads import Layer, heads_of, pushing
+from meanfield_pde.attention.heads import Layer, heads_of, memory, pushing
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.gradients import gradient_weights
+from meanfield_pde.solver.sight import attended
 from meanfield_pde.solver.transport import STEEPEST
 
 _OPEN = 0.25  # of o, in the error of a flux
 SPOT, SHAPE, NARROWER = 1e-3, 0.5, 2.0
+SEEN, DIP, TAIL_WIDTH = 1e-2, 0.12, 0.45
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density
 
 
@@ -98,7 +109,10 @@ class MeshError:
         """
         self.leaves = leaves
         self._heads = heads_of(layer)
-        self._way = speed / max(pushing(layer), 1e-300)
+        self._turns = bool(np.isinf(memory(layer)))
+        turn = 2 * np.pi / max(pushing(layer), 1e-300)
+        self._way = speed * (turn if self._turns else memory(layer))
+        self._log_masses = log_masses
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
         self._log_density = leaves.log_density(log_masses)
@@ -110,7 +124,7 @@ class MeshError:
         """The first estimate, for this mesh or for cells so many times wider."""
         volumes = wider ** (self.leaves.forest.dimension - 1)
         missed = _OPEN * self._missed * wider**2 + self._excess(wider)
-        width = self.leaves.width * wider
+        width = np.inf if self._turns else self.leaves.width * wider
         return volumes * self._masses * np.minimum(width, self._way * missed)
 
     def _excess(self, wider: float = 1.0) -> np.ndarray:
@@ -128,10 +142,32 @@ class MeshError:
             part: of the bounds on o + s - 1.
             wider: asks for cells so many times wider instead.
         """
-        betas = [head.beta for head in self._heads if not head.zero_temperature]
-        if not betas:
+        if self._kernel == 0:
             return np.zeros(self.leaves.forest.count, dtype=bool)
         shape = self._missed * wider**2 + self._excess(wider)
         width = self.leaves.width * wider
         spot = (self._masses > SPOT / wider) & (width > resolution / NARROWER)
         return np.asarray(spot & (shape > part * SHAPE))
+
+    def dips(self, part: float = 1.0, wider: float = 1.0) -> np.ndarray:
+        """Cells that the third estimate wants smaller; arguments as for `unresolved`."""
+        if self._kernel == 0:
+            return np.zeros(self.leaves.forest.count, dtype=bool)
+        shape = self._missed * wider**2 + self._excess(wider)
+        width = self.leaves.width * wider
+        seen = (self._attended > SEEN / wider) & (width > TAIL_WIDTH * self._kernel)
+        return np.asarray(seen & (shape > part * DIP))
+
+    @cached_property
+    def _kernel(self) -> float:
+        """Width of the narrowest kernel; 0 at zero temperature, where no mass is attended to."""
+        lengths = [
+            head.beta * np.linalg.norm(head.query.T @ head.key, 2)
+            for head in self._heads
+            if not head.zero_temperature
+        ]
+        return float(max(lengths, default=np.inf) ** -0.5) if max(lengths, default=0) else 0.0
+
+    @cached_property
+    def _attended(self) -> np.ndarray:
+        return attended(self.leaves.centre, self._log_masses, self._heads)

@@ -1,22 +1,28 @@
 """Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
 
-    python -m tests.benchmarks.adaptivity [--quick]
+    python -m tests.benchmarks.adaptivity [--quick] [--part w1|lifetimes|sphere|axis|spot|cost]
 
 At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
 density, as it is in its cells, can be taken against 400,000 atoms that moved exactly. 'Estimate' is
 the column mesh_error of the history; seconds are processor time of one thread, compilation aside.
-Lifetimes are those of a case that is not symmetric, with few cells and several resolutions.
+Lifetimes are those of a case that is not symmetric, with few cells and several resolutions, and of
+`demos/sphere.toml`. The other parts are in `moving_mesh`.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
-from meanfield_pde import Attention, circle_mesh, solve
+from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
+from meanfield_pde.case.file import read_case
 from meanfield_pde.experiments.lifetime import density_lifetime
+from tests.benchmarks import moving_mesh
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import rotation
 
@@ -27,6 +33,7 @@ TIMES = (1.0, 4.0, 12.0)
 VALUE = rotation(0.6) @ np.diag([1.0, 0.4]) @ rotation(-0.6)
 KEY_QUERY = np.linalg.solve(VALUE, rotation(-0.1) @ np.diag([1.0, 0.25]) @ rotation(0.1))
 KEY_QUERY /= np.linalg.norm(KEY_QUERY, 2)
+DEMOS = Path(__file__).parents[2] / "demos"
 
 
 def density(x: np.ndarray) -> np.ndarray:
@@ -73,7 +80,6 @@ def zero_temperature(quick: bool) -> None:
     runs: list[tuple[int, float | None]]
     runs = [(100, 1e-2), (100, 1e-3), (100, 1e-4), (100, None), (400, None), (1600, None)]
     runs += [] if quick else [(6400, None)]
-    place = (np.arange(100) + 0.5) / 100 - 0.5
     solve(attention, circle_mesh(20), density, until=0.5, resolution=0.1)  # compiles
     for cells, resolution in runs:
         begun = time.process_time()
@@ -89,11 +95,8 @@ def zero_temperature(quick: bool) -> None:
         seconds = time.process_time() - begun
         errors = []
         for index, moment in enumerate(TIMES, start=1):
-            own = solution.cells_at(index)
-            middle = np.arctan2(own.points[:, 1], own.points[:, 0])
-            angle = middle[:, None] + own.volumes[:, None] * place
-            masses = np.repeat(solution.store.read(index) / len(place), len(place))
-            errors.append(f"{distance((angle.ravel(), masses), exact(moment)):.1e}")
+            atoms = moving_mesh.atoms_of(solution, index)
+            errors.append(f"{distance(atoms, exact(moment)):.1e}")
         history = solution.history
         most = int(history["cells"].max()) if resolution else cells
         estimate = f"{history['mesh_error'].max():.1e}" if resolution else "-"
@@ -111,7 +114,7 @@ def lifetimes(quick: bool) -> None:
     runs: list[tuple[int, float | None]] = [(200, None), (400, None), (100, 1e-3), (100, 1e-4)]
     runs += [] if quick else [(200, 1e-4), (200, 1e-5), (400, 1e-5)]
     for beta in betas:
-        attention = Attention(KEY_QUERY, ONE, VALUE, beta)
+        attention = circle_case(beta)
         for cells, resolution in runs:
             begun = time.process_time()
             found = density_lifetime(
@@ -123,11 +126,59 @@ def lifetimes(quick: bool) -> None:
             table.row(f"{beta:g}", cells, name, lifetime, f"{seconds:.1f}")
 
 
+def circle_case(beta: float) -> Attention:
+    """The case of the lifetimes."""
+    return Attention(KEY_QUERY, ONE, VALUE, beta)
+
+
+def sphere_case() -> tuple[Attention, str]:
+    """Attention and initial density of `demos/sphere.toml`."""
+    case = read_case(DEMOS / "sphere.toml")
+    assert isinstance(case.attention, Attention)
+    return case.attention, "1 + 0.5*x*y + 0.4*z - 0.3*x"
+
+
+def sphere_lifetimes(quick: bool) -> None:
+    """Lifetimes of the demo on the sphere, beside uniform meshes."""
+    table = Table(
+        "Lifetimes, demos/sphere.toml", ["beta", "coarsest", "resolution", "lifetime", "seconds"]
+    )
+    attention, initial = sphere_case()
+    runs: list[tuple[int, float | None]] = [(1280, None), (5120, None), (1280, 2e-3)]
+    runs += [] if quick else [(20_480, None), (5120, 2e-3)]
+    for beta in (100.0,) if quick else (100.0, 200.0, 300.0):
+        for cells, resolution in runs:
+            begun = time.process_time()
+            found = density_lifetime(
+                attention.with_beta(beta),
+                sphere_mesh(cells),
+                initial,
+                resolution=resolution,
+                threads=1,
+            )
+            seconds = time.process_time() - begun
+            lifetime = "-" if found.lifetime is None else f"{found.lifetime:.3f}"
+            name = f"{resolution:g}" if resolution else "uniform"
+            table.row(f"{beta:g}", cells, name, lifetime, f"{seconds:.0f}")
+
+
 def main() -> None:
     """Print the tables."""
     quick = is_quick(__doc__)
-    zero_temperature(quick)
-    lifetimes(quick)
+    parts: dict[str, Callable[[], None]] = {
+        "w1": lambda: zero_temperature(quick),
+        "lifetimes": lambda: lifetimes(quick),
+        "sphere": lambda: sphere_lifetimes(quick),
+        "axis": lambda: moving_mesh.axis(quick, circle_case(320.0), lopsided),
+        "spot": lambda: moving_mesh.travelling_spot(quick, distance),
+        "cost": lambda: moving_mesh.cost(quick, circle_case(160.0), *sphere_case()),
+    }
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--part", choices=parts)
+    chosen = parser.parse_known_args()[0].part
+    for name, part in parts.items():
+        if chosen in (None, name):
+            part()
 
 
 if __name__ == "__main__":

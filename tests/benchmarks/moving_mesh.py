@@ -1,0 +1,150 @@
+"""Parts of `adaptivity`: a spot that travels, the axis in time, what following the mass costs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from meanfield_pde import Attention, Component, VonMises, circle_mesh, solve, sphere_mesh
+from meanfield_pde.solver.evolution import GROWTH_PER_STEP, Evolution
+from meanfield_pde.solver.following import MassFollower
+from meanfield_pde.solver.simulation import Simulation
+from tests.benchmarks.tables import Table
+
+TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
+# From here on the axis of the case of the lifetimes is that of two spots, until it has left.
+AXIS_FROM, AXIS_UNTIL, AXIS_EVERY = 12.0, 34.0, 0.1
+_PER_CELL = 100  # atoms
+_SPOT = 1e-3  # a cell with more mass than this belongs to a spot
+
+
+def atoms_of(solution: Any, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Angles and masses of the density on the circle as it is in its cells, many atoms in each."""
+    cells, masses = solution.cells_at(index), solution.store.read(index)
+    place = (np.arange(_PER_CELL) + 0.5) / _PER_CELL - 0.5
+    middle = np.arctan2(cells.points[:, 1], cells.points[:, 0])
+    angle = middle[:, None] + cells.volumes[:, None] * place
+    return angle.ravel(), np.repeat(masses / _PER_CELL, _PER_CELL)
+
+
+def travelling_spot(quick: bool, distance: Callable[..., float]) -> None:
+    """Zero temperature, Q = K = I, V a rotation: once round, and compared with the start."""
+    table = Table(
+        "A spot (concentration 1,000) once round the circle",
+        ["resolution", "cells", "W1", "mass drift", "steps", "seconds"],
+    )
+    turn = Attention(np.eye(2), np.eye(2), TURN, math.inf)
+    spot = VonMises((Component(1.0, 1000.0, (1.0, 0.0)),))
+    exact = solve(turn, circle_mesh(20_000), spot, until=0.0)
+    runs: list[tuple[int, float | None]] = [(60, 3e-2), (60, 1e-2), (200, None), (400, None)]
+    runs += [] if quick else [(60, 3e-3), (800, None), (1600, None)]
+    for cells, resolution in runs:
+        begun = time.process_time()
+        solution = solve(
+            turn, circle_mesh(cells), spot, until=2 * np.pi, resolution=resolution, threads=1
+        )
+        seconds = time.process_time() - begun
+        error = distance(atoms_of(solution, -1), atoms_of(exact, 0))
+        history = solution.history
+        most = int(history["cells"].max()) if resolution else cells
+        drift = np.abs(history["mass"] - 1).max()
+        name = f"{resolution:g}" if resolution else "uniform"
+        table.row(name, most, f"{error:.1e}", f"{drift:.0e}", solution.steps, f"{seconds:.1f}")
+
+
+def axis(quick: bool, attention: Attention, density: Callable[[np.ndarray], np.ndarray]) -> None:
+    """How smoothly the principal axis moves: largest second difference, in degrees."""
+    table = Table(
+        f"Axis at beta = {attention.beta:g}, every {AXIS_EVERY} from t = {AXIS_FROM:g}",
+        ["resolution", "coarsest", "second difference", "largest step", "seconds"],
+    )
+    runs: list[tuple[int, float | None]] = [(100, 1e-4), (400, None)]
+    runs += [] if quick else [(100, 1e-3), (800, None), (1600, None)]
+    for cells, resolution in runs:
+        begun = time.process_time()
+        solution = solve(
+            attention,
+            circle_mesh(cells),
+            density,
+            until=AXIS_UNTIL,
+            save_every=AXIS_EVERY,
+            resolution=resolution,
+            threads=1,
+        )
+        seconds = time.process_time() - begun
+        history = solution.history
+        late = history["time"] > AXIS_FROM - 1e-9
+        double = np.arctan2(2 * history["second_xy"], history["second_xx"] - history["second_yy"])
+        angle = np.degrees(np.unwrap(double[late]) / 2)
+        name = f"{resolution:g}" if resolution else "uniform"
+        second, first = np.abs(np.diff(angle, 2)).max(), np.abs(np.diff(angle)).max()
+        table.row(name, cells, f"{second:.3f}", f"{first:.3f}", f"{seconds:.0f}")
+
+
+def cost(quick: bool, circle: Attention, sphere: Attention, density: str) -> None:
+    """What the mesh that follows costs beside the steps, and what limits these."""
+    table = Table(
+        "Cost of following the mass, and which cells limit the steps (per cent of them)",
+        ["mesh", "beta", "cells", "steps", "changes", "following", "growth", "spots", "tail"],
+    )
+    runs = [(circle, circle_mesh(100), "1 + 0.5*x + 0.3*x*y", 1e-4, 25.0)]
+    if not quick:
+        runs += [(sphere, sphere_mesh(1280), density, 2e-3, 9.0)]
+    for attention, mesh, initial, resolution, until in runs:
+        solve(attention, mesh, initial, until=0.01, resolution=0.3)  # compiles
+        run = Simulation(attention, mesh, initial, resolution=resolution, threads=1)
+        with closing(run):
+            evolution = run.evolution
+            assert isinstance(evolution.follower, MassFollower)
+            spent = _timed_apart(evolution.follower)
+            limits = {"growth": 0, "spots": 0, "tail": 0}
+            inside = 0.0
+
+            def note(now: Evolution, limits: dict[str, int] = limits) -> None:
+                nonlocal inside
+                started = time.process_time()
+                limits[_what_limits(now)] += 1
+                inside += time.process_time() - started
+
+            begun = time.process_time()
+            evolution.advance(until, note)
+            seconds = time.process_time() - begun - inside
+            shares = [f"{100 * count / evolution.step:.0f}" for count in limits.values()]
+            table.row(
+                "circle" if attention.dimension == 2 else "sphere",
+                f"{attention.beta:g}",
+                evolution.follower.forest.count,
+                evolution.step,
+                evolution.follower.changes,
+                f"{100 * spent[0] / seconds:.0f}",
+                *shares,
+            )
+
+
+def _timed_apart(follower: Any) -> list[float]:
+    """Processor time of `follow` without the fluxes that the next step begins with."""
+    spent, inner = [0.0], follower.follow
+
+    def follow(evolution: Evolution) -> None:
+        evolution.present_flux()
+        started = time.process_time()
+        inner(evolution)
+        spent[0] += time.process_time() - started
+
+    follower.follow = follow
+    return spent
+
+
+def _what_limits(evolution: Evolution) -> str:
+    """Growth, if steps are as long as they may be; or where the cell with most outflow is."""
+    flux, volumes = evolution.present_flux(), evolution.equation.volumes
+    if evolution.longest_step() * evolution.terms.speed > 0.99 * GROWTH_PER_STEP:
+        return "growth"
+    out = np.maximum(volumes.cell_signs * flux[volumes.cell_facets], 0).sum(axis=1)
+    worst = np.argmax(out / volumes.volume[: volumes.owned])
+    return "spots" if evolution.masses[worst] > _SPOT else "tail"
