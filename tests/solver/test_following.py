@@ -87,7 +87,7 @@ def test_a_spot_that_travels_once_round() -> None:
     # Nothing is forgotten on the way: it was 0.17 when only 1 / |V| of time was counted.
     assert distance(first, last) < 3e-2
     assert solution.history["cells"].max() < 160
-    assert np.abs(solution.history["mass"] - 1).max() < 2e-13
+    assert np.abs(solution.history["mass"] - 1).max() < 1e-14
 
 
 @pytest.mark.parametrize(("bend", "wanted"), [(0.0, False), (80.0, True)])
