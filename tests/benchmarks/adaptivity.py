@@ -1,6 +1,7 @@
 """Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
 
     python -m tests.benchmarks.adaptivity [--quick] [--part w1|lifetimes|sphere|axis|spot|cost]
+        [--beta B ...]
 
 At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
 density, as it is in its cells, can be taken against 400,000 atoms that moved exactly. 'Estimate' is
@@ -14,14 +15,16 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
 from meanfield_pde.case.file import read_case
 from meanfield_pde.experiments.lifetime import density_lifetime
+from meanfield_pde.initial.given import InitialLike
 from tests.benchmarks import moving_mesh
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import rotation
@@ -34,6 +37,7 @@ VALUE = rotation(0.6) @ np.diag([1.0, 0.4]) @ rotation(-0.6)
 KEY_QUERY = np.linalg.solve(VALUE, rotation(-0.1) @ np.diag([1.0, 0.25]) @ rotation(0.1))
 KEY_QUERY /= np.linalg.norm(KEY_QUERY, 2)
 DEMOS = Path(__file__).parents[2] / "demos"
+Run = tuple[int, float | None]  # cells of the (coarsest) mesh, and the resolution
 
 
 def density(x: np.ndarray) -> np.ndarray:
@@ -77,7 +81,7 @@ def zero_temperature(quick: bool) -> None:
         ["resolution", "cells", "t = 1", "t = 4", "t = 12", "estimate", "steps", "seconds"],
     )
     attention = Attention(ONE, ONE, DRIFT, math.inf)
-    runs: list[tuple[int, float | None]]
+    runs: list[Run]
     runs = [(100, 1e-2), (100, 1e-3), (100, 1e-4), (100, None), (400, None), (1600, None)]
     runs += [] if quick else [(6400, None)]
     solve(attention, circle_mesh(20), density, until=0.5, resolution=0.1)  # compiles
@@ -104,26 +108,35 @@ def zero_temperature(quick: bool) -> None:
         table.row(name, most, *errors, estimate, solution.steps, f"{seconds:.2f}")
 
 
-def lifetimes(quick: bool) -> None:
+def circle_lifetimes(quick: bool, betas: Sequence[float] | None) -> None:
     """Lifetimes with several resolutions and coarsest meshes."""
-    table = Table(
-        "Lifetimes, circle, not symmetric",
-        ["beta", "coarsest", "resolution", "lifetime", "seconds"],
-    )
-    betas = (160.0,) if quick else (160.0, 320.0, 640.0)
-    runs: list[tuple[int, float | None]] = [(200, None), (400, None), (100, 1e-3), (100, 1e-4)]
+    runs: list[Run] = [(200, None), (400, None), (100, 1e-3), (100, 1e-4)]
     runs += [] if quick else [(200, 1e-4), (200, 1e-5), (400, 1e-5)]
+    betas = betas or ((160.0,) if quick else (160.0, 320.0, 640.0))
+    lifetimes("circle, not symmetric", circle_case(0.0), circle_mesh, lopsided, runs, betas)
+
+
+def lifetimes(
+    title: str,
+    attention: Attention,
+    mesh: Callable[[int], Any],
+    initial: InitialLike,
+    runs: Sequence[Run],
+    betas: Sequence[float],
+) -> None:
+    """A table of when the axis leaves, and when it is half of the way."""
+    columns = ["beta", "coarsest", "resolution", "leaves", "half way", "seconds"]
+    table = Table(f"Lifetimes, {title}", columns)
     for beta in betas:
-        attention = circle_case(beta)
         for cells, resolution in runs:
             begun = time.process_time()
             found = density_lifetime(
-                attention, circle_mesh(cells), lopsided, resolution=resolution, threads=1
+                attention.with_beta(beta), mesh(cells), initial, resolution=resolution, threads=1
             )
             seconds = time.process_time() - begun
-            lifetime = "-" if found.lifetime is None else f"{found.lifetime:.3f}"
+            times = ["-" if one is None else f"{one:.3f}" for one in (found.lifetime, found.half)]
             name = f"{resolution:g}" if resolution else "uniform"
-            table.row(f"{beta:g}", cells, name, lifetime, f"{seconds:.1f}")
+            table.row(f"{beta:g}", cells, name, *times, f"{seconds:.1f}")
 
 
 def circle_case(beta: float) -> Attention:
@@ -138,28 +151,13 @@ def sphere_case() -> tuple[Attention, str]:
     return case.attention, "1 + 0.5*x*y + 0.4*z - 0.3*x"
 
 
-def sphere_lifetimes(quick: bool) -> None:
+def sphere_lifetimes(quick: bool, betas: Sequence[float] | None) -> None:
     """Lifetimes of the demo on the sphere, beside uniform meshes."""
-    table = Table(
-        "Lifetimes, demos/sphere.toml", ["beta", "coarsest", "resolution", "lifetime", "seconds"]
-    )
-    attention, initial = sphere_case()
-    runs: list[tuple[int, float | None]] = [(1280, None), (5120, None), (1280, 2e-3)]
+    runs: list[Run] = [(1280, None), (5120, None), (1280, 2e-3)]
     runs += [] if quick else [(20_480, None), (5120, 2e-3)]
-    for beta in (100.0,) if quick else (100.0, 200.0, 300.0):
-        for cells, resolution in runs:
-            begun = time.process_time()
-            found = density_lifetime(
-                attention.with_beta(beta),
-                sphere_mesh(cells),
-                initial,
-                resolution=resolution,
-                threads=1,
-            )
-            seconds = time.process_time() - begun
-            lifetime = "-" if found.lifetime is None else f"{found.lifetime:.3f}"
-            name = f"{resolution:g}" if resolution else "uniform"
-            table.row(f"{beta:g}", cells, name, lifetime, f"{seconds:.0f}")
+    betas = betas or ((100.0,) if quick else (100.0, 200.0, 300.0))
+    attention, initial = sphere_case()
+    lifetimes("demos/sphere.toml", attention, sphere_mesh, initial, runs, betas)
 
 
 def main() -> None:
@@ -167,17 +165,18 @@ def main() -> None:
     quick = is_quick(__doc__)
     parts: dict[str, Callable[[], None]] = {
         "w1": lambda: zero_temperature(quick),
-        "lifetimes": lambda: lifetimes(quick),
-        "sphere": lambda: sphere_lifetimes(quick),
+        "lifetimes": lambda: circle_lifetimes(quick, asked.beta),
+        "sphere": lambda: sphere_lifetimes(quick, asked.beta),
         "axis": lambda: moving_mesh.axis(quick, circle_case(320.0), lopsided),
         "spot": lambda: moving_mesh.travelling_spot(quick, distance),
         "cost": lambda: moving_mesh.cost(quick, circle_case(160.0), *sphere_case()),
     }
     parser = argparse.ArgumentParser()
     parser.add_argument("--part", choices=parts)
-    chosen = parser.parse_known_args()[0].part
+    parser.add_argument("--beta", type=float, nargs="+", help="of the lifetimes")
+    asked = parser.parse_known_args()[0]
     for name, part in parts.items():
-        if chosen in (None, name):
+        if asked.part in (None, name):
             part()
 
 
