@@ -15,6 +15,7 @@ from meanfield_pde.cli.arguments import (
 from meanfield_pde.cli.audit_command import add_audit
 from meanfield_pde.cli.experiment_commands import add_experiments
 from meanfield_pde.cli.figure_commands import add_figures
+from meanfield_pde.wasserstein import METHODS
 
 
 def add_commands(command: Command) -> None:
@@ -57,7 +58,10 @@ def _add_measures(command: Command) -> None:
     distance.add_argument("--p", type=int, choices=(1, 2), default=1, help="order, default 1")
     distance.add_argument("--cost", choices=("geodesic", "chordal"), default="geodesic")
     distance.add_argument(
-        "--method", choices=("auto", "lp"), default="auto", help="lp: never a closed form"
+        "--method",
+        choices=METHODS,
+        default="auto",
+        help="lp: never a closed form; scipy: nor the package's own solver",
     )
     distance.add_argument(
         "--time-limit", type=number, metavar="S", help="seconds; then the interval reached"

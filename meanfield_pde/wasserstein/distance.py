@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import choice
+from meanfield_pde.wasserstein import linear_program, network_simplex
 from meanfield_pde.wasserstein.assembly import Assembled
 from meanfield_pde.wasserstein.assignment import is_assignment, solve_assignment
 from meanfield_pde.wasserstein.atoms import solve_to_atoms
@@ -31,9 +33,17 @@ from meanfield_pde.wasserstein.certificate import (
 from meanfield_pde.wasserstein.circle import solve_on_circle
 from meanfield_pde.wasserstein.costs import make_cost
 from meanfield_pde.wasserstein.measure import Measure
+from meanfield_pde.wasserstein.restricted import Solver
 from meanfield_pde.wasserstein.sifting import sift
 
 _EPS = float(np.finfo(float).eps)
+# What a result calls each method, and what solves where there is no closed form.
+_SOLVERS: dict[str, tuple[str, Solver]] = {
+    "auto": ("linear program", network_simplex.solve_on_arcs),
+    "lp": ("linear program", network_simplex.solve_on_arcs),
+    "scipy": ("linear program (scipy)", linear_program.solve_on_arcs),
+}
+METHODS = tuple(_SOLVERS)
 # Gap that rounding may leave a closed form, relative to the largest cost.
 CLOSED_FORM_ERROR = 1e-12
 # Below this many discretisation bars W2 says more about the cells than about the measures.
@@ -52,9 +62,9 @@ class WassersteinResult:
             the discrete measures may be from the densities they stand for. 0 for atoms.
         resolved: False when p = 2 and W2 < 3 (e_mu + e_nu); W1 then still means something.
         status: "exact" (a closed form), "optimal" (interval closed to rtol), "rounding limit"
-            (as narrow as double precision allows), "time limit" or "iteration limit". The interval
-            holds in every case.
-        method: "circle", "atoms", "assignment" or "linear program".
+            (as narrow as double precision allows), "time limit", "iteration limit" or, of scipy
+            alone, "solver failure". The interval holds in every case.
+        method: "circle", "atoms", "assignment", "linear program" or "linear program (scipy)".
         duals: potentials u, v on the atoms of mu and nu with u_i + v_j <= c_ij^p; for any masses a,
             b on the same atoms a.u + b.v <= W_p^p.
         continuous: interval for W_p between the densities that the cells stand for, equal to
@@ -97,7 +107,9 @@ def wasserstein(
         cost: "geodesic", 2 asin(|x - y|/2) between points of the unit sphere, or "chordal", |x - y|
             between any points.
         method: "auto" uses the closed forms (geodesic cost on the circle; one side with at most two
-            atoms; equal masses) where there is one; "lp" always solves the linear program.
+            atoms; equal masses) where there is one; "lp" always solves linear programs, by a
+            network simplex of our own; "scipy" solves the same ones by scipy's HiGHS, which takes
+            longer but shares no code with it, so that each can be checked by the other.
         rtol: relative width of the certified interval of W_p^p at which to stop.
         time_limit: seconds after which to return the interval reached.
         duals: `duals` of an earlier result on the same atoms, to start from.
@@ -126,9 +138,9 @@ def wasserstein(
         name, plan, potentials = closed_form
         status = "exact"
     else:
-        name = "linear program"
+        name, solve = _SOLVERS[method]
         deadline = math.inf if time_limit is None else started + time_limit
-        bracket = sift(problem, rtol, deadline, start)
+        bracket = sift(problem, rtol, deadline, solve, start)
         plan, potentials, status = bracket.plan, bracket.potentials, bracket.status
 
     plan = Plan(kept_a[plan.rows], kept_b[plan.columns], plan.flow)
@@ -156,8 +168,7 @@ def _closed_form(problem: Problem) -> tuple[str, Plan, Potentials] | None:
 
 
 def _check_options(method: str, rtol: float, time_limit: float | None) -> None:
-    if method not in ("auto", "lp"):
-        raise InputError(f"method must be 'auto' or 'lp', got {method!r}")
+    choice(method, "method", METHODS)
     if not 0 < rtol < 1:
         raise InputError(f"rtol must lie between 0 and 1, got {rtol!r}")
     if time_limit is not None and not time_limit >= 0:

@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
+
+from meanfield_pde.wasserstein.restricted import Solution, Tree
 
 _EPS = float(np.finfo(float).eps)
 # Pivots between two looks at the clock.
@@ -28,25 +29,6 @@ _PIVOTS = 20_000
 
 # Carries no types: numba compiles it for the arguments it meets.
 _jit: Callable = njit(cache=True, error_model="numpy")
-
-
-@dataclass(frozen=True, eq=False)
-class Tree:
-    """A basis: the parent of each node, and the arc to it, -1 for the tie to the root."""
-
-    parent: np.ndarray
-    arc: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class NetworkSolution:
-    """Flow on the arcs, potentials, the tree of the basis, and whether time sufficed."""
-
-    flow: np.ndarray
-    u: np.ndarray
-    v: np.ndarray
-    tree: Tree
-    finished: bool
 
 
 def solve_on_arcs(
@@ -58,19 +40,8 @@ def solve_on_arcs(
     tie: float,
     deadline: float = math.inf,
     start: Tree | None = None,
-) -> NetworkSolution:
-    """An optimal flow on the arcs given, and optimal potentials.
-
-    Args:
-        rows: source of each arc.
-        columns: target of each arc.
-        cost: cost of each arc.
-        a: masses of the sources.
-        b: masses of the targets, of the same sum.
-        tie: cost of the arcs to the root, larger than any cost of an arc that might be added.
-        deadline: value of time.monotonic() at which to stop.
-        start: the tree of a solution for the same masses, with its arcs numbered as these.
-    """
+) -> Solution:
+    """A `Solver` that always has something to give; `tie` is the cost of the arcs to the root."""
     n, m = len(a), len(b)
     masses = np.concatenate([a, b])
     state = np.zeros((6, n + m + 1), np.int64)
@@ -91,7 +62,7 @@ def solve_on_arcs(
     real = np.flatnonzero(arc >= 0)
     on_arcs[arc[real]] = flow[real]
     tree = Tree(parent.copy(), arc.copy())
-    return NetworkSolution(on_arcs, potential[:n], potential[n : n + m], tree, bool(finished))
+    return Solution(on_arcs, potential[:n], potential[n : n + m], tree, bool(finished))
 
 
 @_jit

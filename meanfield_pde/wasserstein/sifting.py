@@ -1,4 +1,4 @@
-"""Multiscale sifting: large transport problems by network simplex on few arcs.
+"""Multiscale sifting: large transport problems by a solver that sees few arcs at a time.
 
 On each level, from coarse to fine: solve on few arcs, price all pairs, add the arcs that violate
 u_i + v_j <= c_ij most, drop those far from being used, until the interval of the certificate is
@@ -23,8 +23,8 @@ from meanfield_pde.wasserstein.certificate import (
     upper_bound,
 )
 from meanfield_pde.wasserstein.hierarchy import make_levels, refine_plan
-from meanfield_pde.wasserstein.network_simplex import Tree, solve_on_arcs
 from meanfield_pde.wasserstein.pricing import best_arcs, c_transform
+from meanfield_pde.wasserstein.restricted import Solution, Solver, Tree
 
 _EPS = float(np.finfo(float).eps)
 # Measured on densities on the sphere: below 256 atoms all pairs at once are cheapest; coarse levels
@@ -44,7 +44,7 @@ class Bracket:
     """A feasible plan and feasible potentials, the costs they certify, and why they are the last.
 
     Attributes:
-        status: "optimal", "rounding limit", "iteration limit" or "time limit".
+        status: "optimal", "rounding limit", "iteration limit", "time limit" or "solver failure".
     """
 
     plan: Plan
@@ -55,7 +55,11 @@ class Bracket:
 
 
 def sift(
-    problem: Problem, gap: float, deadline: float, earlier: Potentials | None = None
+    problem: Problem,
+    gap: float,
+    deadline: float,
+    solve: Solver,
+    earlier: Potentials | None = None,
 ) -> Bracket:
     """Close the interval of the transport cost to the relative `gap`, or as far as time permits.
 
@@ -63,19 +67,20 @@ def sift(
         problem: masses positive.
         gap: relative width of the interval at which to stop.
         deadline: value of time.monotonic() at which to stop.
+        solve: what solves on the arcs of a round.
         earlier: potentials of a similar problem on the same atoms, from which it goes on without
             coarser levels.
     """
     if earlier is not None:
-        return _solve_level(problem, EMPTY_PLAN, earlier.v, gap, deadline, finest=True)
+        return _solve_level(problem, EMPTY_PLAN, earlier.v, gap, deadline, solve, finest=True)
     levels = make_levels(problem, COARSEST)
     plan, v = EMPTY_PLAN, np.zeros(len(levels[-1].problem.b))
     for depth in range(len(levels) - 1, 0, -1):
         coarse, fine = levels[depth].problem, levels[depth - 1]
-        bracket = _solve_level(coarse, plan, v, COARSE_GAP, deadline, finest=False)
+        bracket = _solve_level(coarse, plan, v, COARSE_GAP, deadline, solve, finest=False)
         plan = refine_plan(bracket.plan, fine)
         v = c_transform(problem.cost, fine.problem.targets, coarse.sources, bracket.potentials.u)
-    return _solve_level(problem, plan, v, gap, deadline, finest=True)
+    return _solve_level(problem, plan, v, gap, deadline, solve, finest=True)
 
 
 def _solve_level(
@@ -84,6 +89,7 @@ def _solve_level(
     v: np.ndarray,
     gap: float,
     deadline: float,
+    solve: Solver,
     *,
     finest: bool,
 ) -> Bracket:
@@ -107,10 +113,14 @@ def _solve_level(
         # Costs less feasible potentials: the same optimal plans, but what is left to decide is
         # no longer small against the numbers the solver sees, so that each round gains digits.
         reduced = np.maximum(0.0, costs - base.u[rows] - base.v[columns])
-        if time.monotonic() >= deadline:
-            return Bracket(plan, potentials, lower, upper, "time limit")
-        tie = dearest + float(np.abs(base.u).max() + np.abs(base.v).max())
-        solution = solve_on_arcs(rows, columns, reduced, problem.a, problem.b, tie, deadline, tree)
+        solution: Solution | None = None
+        if time.monotonic() < deadline:
+            tie = dearest + float(np.abs(base.u).max() + np.abs(base.v).max())
+            solution = solve(rows, columns, reduced, problem.a, problem.b, tie, deadline, tree)
+        if solution is None:
+            late = time.monotonic() >= deadline
+            status = "time limit" if late else "solver failure"
+            return Bracket(plan, potentials, lower, upper, status)
         flow = Plan(rows, columns, solution.flow)
         candidate, missing = feasible_plan(problem, flow, joint=finest)
         candidate_upper = upper_bound(problem, candidate, missing)
@@ -128,7 +138,7 @@ def _solve_level(
         idle_rounds = 0 if len(new) else idle_rounds + 1
         excess = reduced - solution.u[rows] - solution.v[columns]
         keep = _closest_to_use(excess, ARCS_PER_NODE[cost.p] * (len(problem.a) + m))
-        arcs, tree = _next_arcs(arcs, keep, new, solution.tree)
+        arcs, tree = _next_arcs(arcs, keep, new, solution)
     return Bracket(plan, potentials, lower, upper, "iteration limit")
 
 
@@ -173,9 +183,12 @@ def _price(
 
 
 def _next_arcs(
-    arcs: np.ndarray, keep: np.ndarray, new: np.ndarray, tree: Tree
-) -> tuple[np.ndarray, Tree]:
-    """The arcs kept, those of the basis, and new ones; and the basis among them, to start from."""
+    arcs: np.ndarray, keep: np.ndarray, new: np.ndarray, solution: Solution
+) -> tuple[np.ndarray, Tree | None]:
+    """The arcs kept, those in use, and new ones; and the basis among them, to start from."""
+    tree = solution.tree
+    if tree is None:
+        return _union(arcs[keep | (solution.flow > 0)], new), None
     basic = tree.arc >= 0
     keep[tree.arc[basic]] = True
     kept = _union(arcs[keep], new)

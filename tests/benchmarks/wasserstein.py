@@ -1,4 +1,4 @@
-"""Time and memory of certified Wasserstein distances, against POT's network simplex.
+"""Time and memory of certified Wasserstein distances, against POT's network simplex and scipy.
 
     python -m tests.benchmarks.wasserstein [--full]
 
@@ -20,7 +20,8 @@ from meanfield_pde.support.memory import peak_memory
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
 from tests.problems import sphere_densities
 
-# Atoms on each side, p, cost, relative gap asked for, and whether POT (n x m memory) takes part.
+# Atoms on each side, p, cost, relative gap asked for, and whether POT (n x m memory) and
+# method="scipy" take part.
 SMALL = [(count, p, "geodesic", 1e-8, True) for count in (1000, 2500, 5000) for p in (1, 2)]
 # The sizes of DOTmark's grids, on the sphere; minutes to hours.
 LARGE = [
@@ -39,13 +40,15 @@ LARGE = [
 ]
 
 
-def ours(count: int, p: int, cost: str, rtol: float) -> tuple[float, float, WassersteinResult]:
+def ours(
+    count: int, p: int, cost: str, rtol: float, method: str = "auto"
+) -> tuple[float, float, WassersteinResult]:
     """Seconds of processor time, peak MB and the result."""
     mu, nu = sphere_densities(count)
     small = sphere_densities(600)
-    wasserstein(*small, p, cost)  # compiles, or loads what was compiled before
+    wasserstein(*small, p, cost, method=method)  # compiles, or loads what was compiled before
     started = time.process_time()
-    result = wasserstein(mu, nu, p, cost, rtol=rtol)
+    result = wasserstein(mu, nu, p, cost, rtol=rtol, method=method)
     seconds = time.process_time() - started
     return seconds, peak_memory() / 2**20, result
 
@@ -68,18 +71,20 @@ def main() -> None:
     rows = SMALL + (LARGE if parser.parse_args().full else [])
     print(
         f"{'atoms':>6} {'p':>2} {'cost':>8} {'rtol':>7} {'ours s':>8} {'POT s':>8} {'ratio':>6} "
-        f"{'gap':>8} {'difference':>10} {'ours MB':>8} {'POT MB':>7}  status"
+        f"{'scipy s':>8} {'gap':>8} {'difference':>10} {'ours MB':>8} {'POT MB':>7}  status"
     )
     fresh = multiprocessing.get_context("spawn")
     for count, p, cost, rtol, compare in rows:
         with ProcessPoolExecutor(1, mp_context=fresh) as pool:
             seconds, memory, result = pool.submit(ours, count, p, cost, rtol).result()
-        other = f"{'-':>8} {'-':>6} "
+        other = f"{'-':>8} {'-':>6} {'-':>8} "
         difference, other_memory = f"{'-':>10}", f"{'-':>7}"
         if compare:
             with ProcessPoolExecutor(1, mp_context=fresh) as pool:
                 pot_seconds, pot_memory, value = pool.submit(network_simplex, count, p).result()
-            other = f"{pot_seconds:8.1f} {seconds / pot_seconds:6.2f} "
+            with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+                scipy_seconds = pool.submit(ours, count, p, cost, rtol, "scipy").result()[0]
+            other = f"{pot_seconds:8.1f} {seconds / pot_seconds:6.2f} {scipy_seconds:8.1f} "
             difference = f"{abs(result.value - value) / value:10.1e}"
             other_memory = f"{pot_memory:7.0f}"
         print(

@@ -10,6 +10,7 @@ import pytest
 
 from meanfield_pde import Measure, read_result, wasserstein
 from meanfield_pde.results.measures import read_measure
+from meanfield_pde.wasserstein import METHODS
 from tests.conftest import Command, Main, Told, Write
 from tests.problems import CIRCLE, SPHERE
 
@@ -54,7 +55,7 @@ def write_measures(folder: Path) -> tuple[Path, Path]:
     return folder / "a.npz", folder / "b.npz"
 
 
-@pytest.mark.parametrize("method", ["auto", "lp"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("p", "cost", "expected"),
     [(1, "geodesic", 1.0), (2, "geodesic", 1.0), (1, "chordal", np.sin(1.0))],
@@ -68,6 +69,7 @@ def test_wasserstein_of_two_files(
     assert found[f"w{p}"] == pytest.approx(expected, rel=1e-9)
     assert found["low"] <= found[f"w{p}"] * (1 + 1e-12)
     assert found["high"] >= found[f"w{p}"] * (1 - 1e-12)
+    assert ("scipy" in found["method"]) == (method == "scipy")
 
 
 def test_wasserstein_wrong_input(main: Main, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Attention, InputError, circle_mesh, solve, sphere_mesh, wasserstein
+from meanfield_pde.solver import distances
 from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
@@ -96,6 +97,42 @@ def test_history_holds_the_distances_of_the_saved_densities(d, make, cells):
             assert (high - low <= 1e-7 * high + 1e-12).all()
     assert history["w1_zero"][0] == 0
     assert history["w1_zero"][-1] > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("moved", "turned", "handed_on"),
+    [(0.0, False, True), (0.019, False, True), (0.021, False, False), (0.0, True, False)],
+)
+def test_potentials_are_handed_on_where_little_mass_has_moved(
+    moved, turned, handed_on, monkeypatch
+):
+    """At most 2 %, from the first half of the cells to the second, and on the same cells."""
+    rng = np.random.default_rng(0)
+    points, others = (
+        points / np.linalg.norm(points, axis=1)[:, None] for points in rng.normal(size=(2, 80, 3))
+    )
+    masses = rng.random(80)
+    masses /= masses.sum()
+    first, second = (np.arange(80) < 40) / 40, (np.arange(80) >= 40) / 40
+    masses = 0.5 * masses + 0.25 * (first + second)
+    zero = Measure(others, rng.random(80))
+    later = Measure(points[:, ::-1] if turned else points, masses + moved * (second - first))
+    starts = []
+
+    def recorded(*arguments, duals=None, **options):
+        starts.append(duals)
+        return wasserstein(*arguments, duals=duals, **options)
+
+    monkeypatch.setattr(distances, "wasserstein", recorded)
+    watch = distances.Distances(CompareCase(zero_temperature=True, p=(1, 2)), None, None, None)
+    watch.row(Measure(points, masses), zero)
+    numbers = watch.row(later, zero)
+    assert [start is not None for start in starts] == [False, False, handed_on, handed_on]
+    for p in (1, 2):
+        afresh = wasserstein(later, zero, p)
+        assert afresh.low <= numbers[f"w{p}_zero_high"]
+        assert numbers[f"w{p}_zero_low"] <= afresh.high
+        assert numbers[f"w{p}_zero"] == pytest.approx(afresh.value, rel=10 * distances.RTOL)
 
 
 def test_zero_temperature_run_alongside_is_the_one_run_alone():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.wasserstein import WassersteinResult, wasserstein
+from meanfield_pde.wasserstein import METHODS, WassersteinResult, wasserstein
 from meanfield_pde.wasserstein.measure import Measure
 
 BOTH_COSTS = ["geodesic", "chordal"]
@@ -35,7 +35,7 @@ def assert_holds(result: WassersteinResult, truth: float, tolerance: float = 1e-
     assert result.low <= result.value <= result.high
 
 
-@pytest.mark.parametrize("method", ["auto", "lp"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("angle", [0.0, 1e-9, 0.3, 2.0, math.pi - 1e-7, math.pi])
 def test_two_points_are_their_distance_apart(method: str, p: int, angle: float) -> None:
@@ -80,7 +80,7 @@ def test_equal_masses_against_all_permutations(seed: int, p: int, cost: str) -> 
 @pytest.mark.parametrize("cost", BOTH_COSTS)
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("dimension", [2, 3])
-@pytest.mark.parametrize("method", ["auto", "lp"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_measure_is_at_distance_zero_from_itself(
     dimension: int, p: int, cost: str, method: str
 ) -> None:
@@ -138,7 +138,7 @@ def test_few_atoms_against_the_linear_program(
         assert exact.gap < 1e-11
 
 
-@pytest.mark.parametrize("method", ["auto", "lp"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("cost", BOTH_COSTS)
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("dimension", [2, 3])
@@ -174,12 +174,14 @@ def test_invariances(dimension: int, p: int, cost: str, method: str) -> None:
 
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("scale", [1e-4, 1e-8])
-def test_costs_scale(p: int, scale: float) -> None:
+@pytest.mark.parametrize("method", ["lp", "scipy"])
+def test_costs_scale(method: str, p: int, scale: float) -> None:
     """Chordal W_p of shrunk points is the shrunk W_p; HiGHS alone would call it zero."""
     rng = np.random.default_rng(6)
     x, y, a, b = rng.normal(size=(60, 3)), rng.normal(size=(70, 3)), rng.random(60), rng.random(70)
     expected = wasserstein(Measure(x, a), Measure(y, b), p, "chordal")
-    result = wasserstein(Measure(scale * x, a), Measure(scale * y, b), p, "chordal")
+    mu, nu = Measure(scale * x, a), Measure(scale * y, b)
+    result = wasserstein(mu, nu, p, "chordal", method=method)
     assert result.value == pytest.approx(scale * expected.value, rel=1e-11)
     assert result.gap < 1e-10
 
@@ -194,7 +196,7 @@ def test_tiny_cluster_on_the_sphere(p: int, dimension: int) -> None:
     y = unit(pole + 1e-8 * rng.normal(size=(40, dimension)))
     mu, nu = Measure(x, rng.random(40)), Measure(y, rng.random(40))
     flat = wasserstein(mu, nu, p, "chordal", method="lp")
-    for method in ("auto", "lp"):
+    for method in METHODS:
         result = wasserstein(mu, nu, p, method=method)
         assert result.value == pytest.approx(flat.value, rel=1e-8)
         assert result.gap < 1e-7
@@ -216,7 +218,7 @@ def test_general_dimension(p: int) -> None:
     assert line.value == pytest.approx(1.25 if p == 1 else math.sqrt((0.25 + 4) / 2), rel=1e-14)
 
 
-@pytest.mark.parametrize("method", ["auto", "lp"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("cost", BOTH_COSTS)
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("dimension", [2, 3])
@@ -307,7 +309,7 @@ def sphere_pair() -> tuple[Measure, Measure]:
         ({"p": 3}, "p must be 1 or 2, got 3"),
         ({"p": 1.5}, "p must be 1 or 2, got 1.5"),
         ({"cost": "euclidean"}, "cost must be 'geodesic' or 'chordal', got 'euclidean'"),
-        ({"method": "simplex"}, "method must be 'auto' or 'lp', got 'simplex'"),
+        ({"method": "simplex"}, "method must be one of 'auto', 'lp', 'scipy', got 'simplex'"),
         ({"rtol": 0.0}, "rtol must lie between 0 and 1"),
         ({"time_limit": -1.0}, "time_limit must be >= 0 seconds or None"),
         ({"duals": (np.zeros(5), np.zeros(3))}, "duals must have the lengths"),

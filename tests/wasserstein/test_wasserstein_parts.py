@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meanfield_pde.wasserstein import sifting, wasserstein
+from meanfield_pde.wasserstein import linear_program, sifting, wasserstein
 from meanfield_pde.wasserstein.certificate import (
     EMPTY_PLAN,
     Plan,
@@ -24,8 +24,14 @@ from meanfield_pde.wasserstein.hierarchy import make_levels, refine_plan
 from meanfield_pde.wasserstein.measure import Measure
 from meanfield_pde.wasserstein.network_simplex import solve_on_arcs
 from meanfield_pde.wasserstein.pricing import best_arcs, c_transform
+from meanfield_pde.wasserstein.restricted import Solver
 
 COSTS = [Cost(geodesic, p) for geodesic in (True, False) for p in (1, 2)]
+
+
+SOLVERS = pytest.mark.parametrize(
+    "solver", [solve_on_arcs, linear_program.solve_on_arcs], ids=["network simplex", "scipy"]
+)
 
 
 def random_cloud(rng: np.random.Generator, count: int, dimension: int = 3) -> Cloud:
@@ -160,21 +166,26 @@ def test_a_group_without_a_direction_is_coarsened_to_one_of_its_points() -> None
     assert np.linalg.norm(levels[-1].problem.sources.points, axis=1) == pytest.approx(1.0)
 
 
-def test_the_network_simplex_stops_at_the_deadline_with_what_it_has() -> None:
+def test_at_the_deadline_the_network_simplex_has_something_and_scipy_nothing() -> None:
     rng = np.random.default_rng(7)
     arcs, a, b = np.arange(400), rng.random(20), rng.random(20)
     a, b, cost = a / a.sum(), b / b.sum(), rng.random(400)
-    solution = solve_on_arcs(arcs // 20, arcs % 20, cost, a, b, 10.0, -math.inf)
+    problem = (arcs // 20, arcs % 20, cost, a, b, 10.0)
+    solution = solve_on_arcs(*problem, -math.inf)
     assert not solution.finished
     assert solution.flow.tolist() == [0.0] * 400
-    assert solve_on_arcs(arcs // 20, arcs % 20, cost, a, b, 10.0).finished
+    assert solve_on_arcs(*problem).finished
+    assert linear_program.solve_on_arcs(*problem) is not None
+    # scipy is given a hundredth of a second at least: this one takes longer.
+    arcs, even = np.arange(250_000), np.full(500, 0.002)
+    big = (arcs // 500, arcs % 500, rng.random(250_000), even, even, 10.0)
+    assert linear_program.solve_on_arcs(*big, 0.0) is None
 
 
+@SOLVERS
 @pytest.mark.parametrize(("n", "m"), [(1, 7), (13, 1), (20, 20), (40, 15)])
 @pytest.mark.parametrize("masses", ["random", "equal", "tails"])
-def test_flow_and_potentials_of_the_network_simplex_prove_each_other(
-    n: int, m: int, masses: str
-) -> None:
+def test_flow_and_potentials_prove_each_other(solver: Solver, n: int, m: int, masses: str) -> None:
     rng = np.random.default_rng(n + m)
     a, b = {
         "random": (rng.random(n), rng.random(m)),
@@ -185,13 +196,15 @@ def test_flow_and_potentials_of_the_network_simplex_prove_each_other(
     rows, columns = np.divmod(np.arange(n * m), m)
     # Many costs are equal, so that bases are degenerate in the potentials as well.
     cost = rng.integers(0, 5, n * m).astype(float)
-    solution = solve_on_arcs(rows, columns, cost, a, b, 20.0)
+    solution = solver(rows, columns, cost, a, b, 20.0, math.inf, None)
+    assert solution is not None
     assert solution.finished
     assert np.bincount(rows, solution.flow, n) == pytest.approx(a, rel=1e-9, abs=1e-15)
     assert np.bincount(columns, solution.flow, m) == pytest.approx(b, rel=1e-9, abs=1e-15)
     assert (solution.u[rows] + solution.v[columns] - cost).max() <= 1e-13
     assert solution.flow @ cost == pytest.approx(a @ solution.u + b @ solution.v, abs=1e-13)
-    again = solve_on_arcs(rows, columns, cost, a, b, 20.0, start=solution.tree)
+    again = solver(rows, columns, cost, a, b, 20.0, math.inf, solution.tree)
+    assert again is not None
     assert again.flow == pytest.approx(solution.flow, abs=1e-15)
 
 
@@ -203,23 +216,29 @@ def test_arcs_that_cannot_carry_all_leave_potentials_that_ask_for_others() -> No
     assert solution.u[1] + solution.v[1] == 20.0
 
 
-@pytest.mark.parametrize("lie", ["zero plan", "zero duals"])
-def test_a_solver_that_lies_leaves_an_open_interval(
-    lie: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arcs_that_cannot_carry_all_are_a_failure_of_scipy() -> None:
+    """Every attempt fails, and none of them raises."""
+    arcs, masses = np.array([0]), np.array([0.5, 0.5])
+    assert linear_program.solve_on_arcs(arcs, arcs, np.ones(1), masses, masses, 10.0) is None
+
+
+@SOLVERS
+@pytest.mark.parametrize("lie", ["nothing", "zero plan", "zero duals"])
+def test_a_solver_that_fails_or_lies_leaves_an_open_interval(lie: str, solver: Solver) -> None:
     problem = random_problem(8, 60, 60, Cost(True, 2))
-    truth = sifting.sift(problem, 1e-10, math.inf)
+    truth = sifting.sift(problem, 1e-10, math.inf, solver)
     assert truth.status == "optimal"
 
     def solve(*arguments):
-        honest = solve_on_arcs(*arguments)
+        honest = solver(*arguments)
+        if lie == "nothing":
+            return None
         if lie == "zero plan":
             return replace(honest, flow=0 * honest.flow)
         return replace(honest, u=0 * honest.u, v=0 * honest.v)
 
-    monkeypatch.setattr(sifting, "solve_on_arcs", solve)
-    bracket = sifting.sift(problem, 1e-10, math.inf)
-    assert bracket.status == "rounding limit"
+    bracket = sifting.sift(problem, 1e-10, math.inf, solve)
+    assert bracket.status == ("solver failure" if lie == "nothing" else "rounding limit")
     assert bracket.lower <= truth.upper
     assert bracket.upper >= truth.lower
     assert bracket.upper - bracket.lower > 1e-3 * bracket.upper
@@ -227,7 +246,8 @@ def test_a_solver_that_lies_leaves_an_open_interval(
 
 def test_an_iteration_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sifting, "MAX_ROUNDS", 0)
-    bracket = sifting.sift(random_problem(9, 30, 30, Cost(True, 2)), 1e-10, math.inf)
+    problem = random_problem(9, 30, 30, Cost(True, 2))
+    bracket = sifting.sift(problem, 1e-10, math.inf, solve_on_arcs)
     assert bracket.status == "iteration limit"
     assert bracket.lower < bracket.upper
 
