@@ -132,7 +132,10 @@ class Stationary:
                 return StationaryState(masses, strength, self.order(masses), residual)
             if stalled >= _STALLED and best is not None and best.residual <= _GOOD * unit:
                 return best
-            change, stronger = self._newton_step(masses, strength, rate, missing, order)
+            try:
+                change, stronger = self._newton_step(masses, strength, rate, missing, order)
+            except RuntimeError:
+                break  # SuperLU was given a singular matrix: there are some far from any state
             relative = change / masses
             scale = min(1.0, _LARGEST_CHANGE / max(np.abs(relative).max(), 1e-300))
             masses = masses * np.exp(scale * relative)
