@@ -7,12 +7,15 @@ loaded and fails with 'Not a datatype'.
 
 Kernels are compiled at first use and kept beside the package, or else in the user's cache. Where
 neither can be written, on compute nodes say, a temporary folder takes their place. Ranks of one
-machine compile in turn, so that the first does it and the others find it in the cache.
+machine compile in turn, so that the first does it and the others find it in the cache. A kernel
+that is kept holds those that it calls, so all are compiled again when a module with one changes.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -22,6 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+# The package, whose kernels call one another.
+HOUSE = Path(__file__).parent
 INSTALL_HINT = (
     "DOLFINx is not installed: pip install 'meanfield_pde[fenicsx]' (Linux x86_64, "
     "Python 3.12 or later), or use the conda-forge environment in environment.yml"
@@ -42,6 +47,9 @@ def settle_cache() -> None:
         importlib.import_module("numba").config.CACHE_DIR = str(folder)
         os.environ["NUMBA_CACHE_DIR"] = str(folder)
         os.environ.setdefault("MPLCONFIGDIR", str(folder / "matplotlib"))  # would warn
+    sources = caching._SourceFileBackedLocatorMixin
+    if not hasattr(sources.get_source_stamp, "of_all"):
+        sources.get_source_stamp = _of_all(sources.get_source_stamp)
     compile_alone = dispatcher.Dispatcher.compile
     if not hasattr(compile_alone, "in_turn"):
         dispatcher.Dispatcher.compile = _in_turn(compile_alone)
@@ -64,6 +72,24 @@ def _own_folder() -> Path | None:
         if private and found.st_uid == os.getuid():
             return folder
     return None
+
+
+def _of_all(stamp_alone: Callable[..., Any]) -> Callable[..., Any]:
+    """The stamp by which numba knows whether a kernel is still that of its module, and of all."""
+
+    def stamp_of_all(self: Any) -> Any:
+        stamp, own = stamp_alone(self), Path(self._py_file).is_relative_to(HOUSE)
+        return (stamp, _digest_of_kernels(HOUSE)) if own else stamp
+
+    stamp_of_all.of_all = True  # type: ignore[attr-defined]
+    return stamp_of_all
+
+
+@functools.cache
+def _digest_of_kernels(folder: Path) -> str:
+    """A digest of all modules in a folder that name numba."""
+    texts = (path.read_bytes() for path in sorted(folder.rglob("*.py")))
+    return hashlib.sha256(b"".join(text for text in texts if b"numba" in text)).hexdigest()
 
 
 def _in_turn(compile_alone: Callable[..., Any]) -> Callable[..., Any]:

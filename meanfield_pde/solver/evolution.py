@@ -10,8 +10,7 @@ with room to spare, the rate is watched at every stage, and a step in which it e
 taken back and repeated with half the length.
 
 With noise a step is T(h) D(2h) T(h), of second order (Strang): transport T for half of the step,
-noise D alone for its whole length, and T again. The length follows an estimate of the error of this
-splitting as well, made again every few steps.
+noise D alone for its whole length, and T again. It is no longer than an estimated error allows.
 """
 
 from __future__ import annotations

@@ -84,11 +84,11 @@ def main() -> None:
                 pot_seconds, pot_memory, value = pool.submit(network_simplex, count, p).result()
             with ProcessPoolExecutor(1, mp_context=fresh) as pool:
                 scipy_seconds = pool.submit(ours, count, p, cost, rtol, "scipy").result()[0]
-            other = f"{pot_seconds:8.1f} {seconds / pot_seconds:6.2f} {scipy_seconds:8.1f} "
+            other = f"{pot_seconds:8.1f} {seconds / pot_seconds:6.2f} {scipy_seconds:8.2f} "
             difference = f"{abs(result.value - value) / value:10.1e}"
             other_memory = f"{pot_memory:7.0f}"
         print(
-            f"{count:6d} {p:2d} {cost:>8} {rtol:7.0e} {seconds:8.1f} {other}"
+            f"{count:6d} {p:2d} {cost:>8} {rtol:7.0e} {seconds:8.2f} {other}"
             f"{result.gap:8.1e} {difference} {memory:8.0f} {other_memory}  {result.status}",
             flush=True,
         )

@@ -49,6 +49,26 @@ def test_kernels_go_to_a_private_folder_where_nothing_else_can_be_written(tmp_pa
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path: Path) -> None:
+    """By itself numba keeps a kernel as long as the module that it stands in has not changed."""
+    kernel = "from numba import njit\n{}@njit(cache=True)\ndef {}(x):\n    return {}\n"
+    (tmp_path / "outer.py").write_text(
+        kernel.format("from inner import inner\n", "outer", "inner(x)")
+    )
+    ask = (
+        "import pathlib, sys; sys.path += sys.argv[1:]; import _platform\n"
+        "_platform.HOUSE = pathlib.Path(sys.argv[1]); _platform.settle_cache()\n"
+        "from outer import outer; print(outer(1), sum(outer.stats.cache_hits.values()))"
+    )
+    told, package = [], Path(_platform.__file__).parent
+    for added in (1, 2, 2):
+        (tmp_path / "inner.py").write_text(kernel.format("", "inner", f"x + {added}"))
+        command = [sys.executable, "-c", ask, str(tmp_path), str(package)]
+        found = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        told.append(found.stdout.split())
+    assert told == [["2", "0"], ["3", "0"], ["3", "1"]]
+
+
 def test_a_folder_that_others_can_write_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
