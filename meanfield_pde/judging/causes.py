@@ -42,6 +42,8 @@ HONEST = 0.1
 STILL, MOVED = 1e-9, 1e-3
 # An entry differs if it does by more than this part of the largest one, and its interval.
 DIFFERS = 1e-3
+# A number whose interval is wider than this part of the largest is none that explains tokens.
+VAGUE = 1e-3
 _FIT_METHODS = ("euler", "layers")
 
 
@@ -73,12 +75,21 @@ def find_cause(trajectories: Trajectories, left: float) -> Cause | None:
     fits = (_one_number, _matrices) if one_head(trajectories) else ()
     stepping = (_faulty_steps,) if left > HONEST * trajectories.defect else ()
     for search in (_plain, *fits, *stepping):
-        found = [one for one in search(trajectories) if one.left <= most]
+        found = [one for one in search(trajectories) if one.left <= most and not _vague(one)]
         if found:
             names = " or ".join(dict.fromkeys(one.name for one in found))
             fitted = tuple(number for one in found for number in one.fitted)
             return Cause(names, min(one.left for one in found), found[0].steps, fitted)
     return None
+
+
+def _vague(cause: Cause) -> bool:
+    """Whether the tokens leave open what was fitted, though it explains them to rounding.
+
+    Tokens that have come together are explained by any number that brings them together.
+    """
+    sizes = [max(abs(number["value"]), abs(number["case"])) for number in cause.fitted]
+    return any(number["error"] > VAGUE * max(sizes) for number in cause.fitted)
 
 
 def one_head(trajectories: Trajectories) -> list[Attention]:

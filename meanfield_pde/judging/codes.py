@@ -76,6 +76,7 @@ class Scheme:
         lag: tokens attend to where tokens were so many steps ago.
         skip: one step in so many leaves out the return to the sphere; 0 for none.
         bare: one step in so many leaves out the denominator of the softmax; 0 for none.
+        shifted: its weights are then exp(score - largest score), and not exp(score) / N.
     """
 
     name: str = "exact"
@@ -84,9 +85,10 @@ class Scheme:
     lag: int = 0
     skip: int = 0
     bare: int = 0
+    shifted: bool = False
 
     def with_fault(self, name: str, every: int) -> Scheme:
-        """The same steps with a fault: hold, lag, skip or bare."""
+        """The same steps with a fault: hold, lag, skip, bare or shifted."""
         match name:
             case "hold":
                 return replace(self, hold=every)
@@ -94,6 +96,8 @@ class Scheme:
                 return replace(self, lag=every)
             case "skip":
                 return replace(self, skip=every)
+            case "shifted":
+                return replace(self, bare=every, shifted=True)
         return replace(self, bare=every)
 
     @property
@@ -182,12 +186,16 @@ def _faulty_euler(
     for i, (start, stop) in enumerate(itertools.pairwise(steps)):
         number = first_step + i
         layer = pieces(code.attention, start, stop)[0][0]
-        if scheme.bare and number % scheme.bare == scheme.bare - 1:
+        bare = bool(scheme.bare) and number % scheme.bare == scheme.bare - 1
+        if bare and not scheme.shifted:
             layer = changed_layer(layer, lambda head: replace(head, normalise=False))
         if i == 0 or number % scheme.hold == 0:
             sources = past[max(0, len(past) - 1 - scheme.lag)]
             if scheme.lag == 0:
                 means = [token_means(h, x, code.masses, code.mask) for h in heads_of(layer)]
+                if bare and scheme.shifted:
+                    pairs = zip(heads_of(layer), means, strict=True)
+                    means = [mean * _shifted_total(h, x) for h, mean in pairs]
             else:
                 means = [cross_means(h, x, sources, code.masses) for h in heads_of(layer)]
         moved = x + (stop - start) * push(x, _pushed(layer, x, means))
@@ -197,6 +205,12 @@ def _faulty_euler(
         x = moved if leave_out else normalised(moved)
         past = [*past[-scheme.lag :], x] if scheme.lag else [x]
     return normalised(x)
+
+
+def _shifted_total(head: Attention, x: np.ndarray) -> np.ndarray:
+    """The denominator sum_j exp(s_ij - max_j s_ij) of the softmax of scores s, N x 1."""
+    scores = head.scores(x) @ x.T
+    return np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)
 
 
 def _pushed(layer: Layer, x: np.ndarray, means: list[np.ndarray]) -> np.ndarray:

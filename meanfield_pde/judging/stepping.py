@@ -7,6 +7,7 @@ that gives tau away, and only few numbers of steps go with it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -28,7 +29,9 @@ _TITLES = {
     "hold": "a mean that is computed anew in every {} steps only",
     "lag": "a mean of where tokens were {} steps ago",
     "bare": "a softmax without its denominator in one step of {}",
+    "shifted": "a softmax without its denominator in one step of {}",
 }
+_SOME = "a softmax without its denominator in some of the steps"
 _LATE_STEPS = 20
 # How late a mean is is found to this factor.
 _NEAR = 2.0
@@ -50,8 +53,17 @@ def faulty_steps(trajectories: Trajectories) -> Iterator[tuple[str, Fit]]:
         except (SolverError, TooCostlyError):
             continue
         if trajectories.size(trajectories.scaled(ends, where)) <= trajectories.limit:
-            yield _TITLES[name].format(every), trajectories.fit(code)
+            if not _together(trajectories, where[0] + 1):
+                yield _TITLES[name].format(every), trajectories.fit(code)
+            elif name in ("bare", "shifted"):
+                yield _SOME, trajectories.fit(code)
             return
+
+
+def _together(trajectories: Trajectories, index: int) -> bool:
+    """Whether tokens have come together, so that they do not tell how often steps have a fault."""
+    places = np.round(trajectories.tokens[index] / trajectories.limit)
+    return len(np.unique(places, axis=0)) < len(places) / 2
 
 
 def _candidates(trajectories: Trajectories) -> Iterator[tuple[str, int, Scheme]]:
@@ -70,9 +82,9 @@ def _candidates(trajectories: Trajectories) -> Iterator[tuple[str, int, Scheme]]
         for method in METHODS:
             yield name, n, Scheme(method, shortest / count)
     for count in STEP_COUNTS:
-        for n in BARES:
+        for n, name in itertools.product(BARES, ("bare", "shifted")):
             for method in METHODS:
-                yield "bare", n, Scheme(method, shortest / count)
+                yield name, n, Scheme(method, shortest / count)
 
 
 def _lateness(trajectories: Trajectories) -> dict[str, float]:

@@ -25,6 +25,7 @@ CAUSES: dict[str, str | None] = {
     "causal mask": "a causal mask",
     "root of beta": "beta (or the scale of query^T key)",
     "bare softmax": "a softmax without its denominator in one step of 10",
+    "shifted softmax": "a softmax without its denominator in ",
     "no self": "tokens that do not attend to themselves",
     "no self, solve_ivp": "tokens that do not attend to themselves",
     "stale mean": "a mean that is computed anew in every 10 steps only",
@@ -84,6 +85,8 @@ class Faulty:
             np.fill_diagonal(scores, -np.inf)
         if self.fault == "bare softmax" and self.number % 10 == 9:
             return np.asarray(np.exp(scores) @ x / count)
+        if self.fault == "shifted softmax" and self.number % 10 == 9:
+            return np.asarray(np.exp(scores - scores.max(axis=1, keepdims=True)) @ x)
         kind = np.float16 if self.fault == "float16" else np.float64
         weight = np.exp(scores - scores.max(axis=1, keepdims=True)).astype(kind)
         total = weight.sum(axis=1, keepdims=True)
@@ -97,11 +100,15 @@ def faulty(d: int, fault: str, count: int, seed: int) -> TokenCloud:
         x /= np.linalg.norm(x, axis=1, keepdims=True)
     else:
         x = sample_tokens(DENSITY, count, 10_000 + seed, d)
-    code, saved = Faulty(d, fault), [x]
-    if fault.endswith("solve_ivp"):
-        return adaptive(code, x)
+    code = Faulty(d, fault)
+    return adaptive(code, x) if fault.endswith("solve_ivp") else stepped(code, x)
+
+
+def stepped(code: Faulty, x: np.ndarray) -> TokenCloud:
+    """Tokens of a code that takes its own steps."""
+    saved = [x]
     for _ in TIMES:
-        for _ in range(round(1 / STEPS[count])):
+        for _ in range(round(1 / STEPS[len(x)])):
             x = code.step(x)
         saved.append(x)
     return TokenCloud(np.array([0.0, *TIMES]), np.array(saved))

@@ -5,14 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention
+from meanfield_pde import Attention, sample_tokens
 from meanfield_pde.judging.judgement import judge
 from meanfield_pde.judging.numbering import keep_numbers
-from tests.benchmarks.planted import CAUSES, faulty, matrices
+from tests.benchmarks.planted import CAUSES, DENSITY, Faulty, faulty, matrices, stepped
 
 COUNT = 200
 # Sphere: one of these tokens comes close to a parting of ways, and is linear in nothing.
-QUICK = ((3, "one sign of V", 1), (3, "stale mean", 0), (2, "bare softmax", 0))
+QUICK = (
+    (3, "one sign of V", 1),
+    (3, "stale mean", 0),
+    (2, "bare softmax", 0),
+    (2, "shifted softmax", 0),
+)
 SLOW = tuple(
     (d, fault, 2)
     for d in (2, 3)
@@ -49,3 +54,15 @@ def test_jumps_keep_neighbours():
     generator = np.random.default_rng(0)
     cloud.tokens[1:] = [generator.permutation(x) for x in cloud.tokens[1:]]
     assert not keep_numbers(cloud, head)
+
+
+def test_tokens_that_have_come_together_give_no_number():
+    """Any clock that is much too fast takes them to the same places: "time runs 9.09 ± 0.1"."""
+    code = Faulty(2, "shifted softmax")
+    code.query = np.array([[1.671, 0.305], [-0.03, 0.522]])
+    code.key = np.array([[0.866, 0.547], [0.405, 1.014]])
+    code.value, code.beta = np.array([[1.058, 0.226], [0.66, 0.333]]), 4.0
+    cloud = stepped(code, sample_tokens(DENSITY, COUNT, 1, 2))
+    found = judge(cloud, Attention(code.query, code.key, code.value, code.beta))
+    assert not found.right
+    assert found.cause.name == "a softmax without its denominator in some of the steps"
