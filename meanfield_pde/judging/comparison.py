@@ -105,7 +105,9 @@ def compare_tokens(
         level=level,
         since=band.since(observed, level) if p_value < level else None,
         judgement=judgement,
-        seen=_power(result, cloud, ours, band, p_value, level, comm) if not judgement else (),
+        seen=()
+        if judgement
+        else _power(result, cloud, ours, quantiles, band, p_value, level, comm),
         counts_layers=layer_step is not None,
         noise=result.noise,
         notes=_notes(result, cloud, judgement, layer_step),
@@ -255,6 +257,7 @@ def _power(
     result: Densities,
     cloud: TokenCloud,
     at: np.ndarray,
+    quantiles: np.ndarray,
     band: SamplingBand,
     p_value: float,
     level: float,
@@ -264,7 +267,7 @@ def _power(
     count = cloud.tokens.shape[1]
     if p_value < level or cloud.masses is not None or count > MOST_TOKENS:
         return ()
-    return on_root(comm, power_of_faults, result, at, band, count, level)
+    return on_root(comm, power_of_faults, result, at, quantiles, band, count, level)
 
 
 def _notes(

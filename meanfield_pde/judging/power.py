@@ -9,16 +9,24 @@ import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike
-from meanfield_pde.judging.band import Densities, SamplingBand, densities_at
+from meanfield_pde.judging.band import Densities, SamplingBand
 from meanfield_pde.judging.codes import changed
 from meanfield_pde.judging.features import Features, features
 from meanfield_pde.judging.samples import follow_samples, sample_cells
 
 
 def power_of_faults(
-    result: Densities, at: np.ndarray, band: SamplingBand, count: int, level: float
+    result: Densities,
+    at: np.ndarray,
+    quantiles: np.ndarray,
+    band: SamplingBand,
+    count: int,
+    level: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Faults of a stated size, and how often N tokens show them at these times."""
+    """Faults of a stated size, and how often N tokens show them at these times.
+
+    `quantiles` are those of the density there (`densities_at`).
+    """
     attention = result.attention
     faults: list[tuple[str, AttentionLike]] = []
     for name, factor in (("V too large by 20%", 1.2), ("by half", 1.5)):
@@ -29,12 +37,15 @@ def power_of_faults(
         faults.append((name, changed(attention, larger)))
     if 0 < attention.beta < math.inf:  # not where that of heads differs
         faults.append(("half of beta", attention.with_beta(attention.beta / 2)))
-    return tuple((name, power(result, at, other, band, count, level)) for name, other in faults)
+    return tuple(
+        (name, power(result, at, quantiles, other, band, count, level)) for name, other in faults
+    )
 
 
 def power(
     result: Densities,
     at: np.ndarray,
+    quantiles: np.ndarray,
     attention: AttentionLike,
     band: SamplingBand,
     count: int,
@@ -55,7 +66,7 @@ def power(
     paths = follow_samples(start, attention, times, noise=result.noise, seed=2**31)[
         :, np.searchsorted(times, result.times[at])
     ]
-    found = features(paths, None, densities_at(result, at))
+    found = features(paths, None, quantiles)
     seen = [
         band.p_value(Features(one, moments)) < level
         for one, moments in zip(found.distances, found.moments, strict=True)
