@@ -105,9 +105,7 @@ def compare_tokens(
         level=level,
         since=band.since(observed, level) if p_value < level else None,
         judgement=judgement,
-        seen=()
-        if judgement
-        else _power(result, cloud, ours, quantiles, band, p_value, level, comm),
+        seen=_power(result, cloud, ours, quantiles, band, judgement, p_value, level, comm),
         counts_layers=layer_step is not None,
         noise=result.noise,
         notes=_notes(result, cloud, judgement, layer_step),
@@ -259,13 +257,17 @@ def _power(
     at: np.ndarray,
     quantiles: np.ndarray,
     band: SamplingBand,
+    judgement: Judgement | None,
     p_value: float,
     level: float,
     comm: MPI.Comm,
 ) -> tuple[tuple[str, float], ...]:
-    """How often as many tokens show faults of a stated size, if these do not. Collective."""
+    """How often as many tokens show faults of a stated size, if these do not. Collective.
+
+    Nothing where trajectories decide.
+    """
     count = cloud.tokens.shape[1]
-    if p_value < level or cloud.masses is not None or count > MOST_TOKENS:
+    if judgement is not None or p_value < level or cloud.masses is not None or count > MOST_TOKENS:
         return ()
     return on_root(comm, power_of_faults, result, at, quantiles, band, count, level)
 
