@@ -54,13 +54,11 @@ class Cause:
     Attributes:
         name: in words, with values and intervals; alternatives are joined by "or".
         left: mean defect that it leaves.
-        steps: the steps that go with it, in words; empty if none show.
         fitted: what was fitted: name, value, half width of the interval, value of the case.
     """
 
     name: str
     left: float
-    steps: str = ""
     fitted: tuple[dict[str, Any], ...] = field(default=())
 
 
@@ -79,7 +77,7 @@ def find_cause(trajectories: Trajectories, left: float) -> Cause | None:
         if found:
             names = " or ".join(dict.fromkeys(one.name for one in found))
             fitted = tuple(number for one in found for number in one.fitted)
-            return Cause(names, min(one.left for one in found), found[0].steps, fitted)
+            return Cause(names, min(one.left for one in found), fitted)
     return None
 
 
@@ -117,7 +115,7 @@ def _stepped(screen: Screen, code: Code, name: str) -> Cause:
     if rough.left > most_left(trajectories) and not jumps:
         return Cause(name, math.inf)
     found = trajectories.with_steps(code, _FIT_METHODS, None if jumps else rough.step or None)
-    return Cause(name, found.size, found.title if found.code.scheme.step > 0 else "")
+    return Cause(name, found.size)
 
 
 def frozen_tokens(trajectories: Trajectories) -> np.ndarray:
@@ -132,7 +130,7 @@ def _faulty_steps(trajectories: Trajectories) -> Iterator[Cause]:
     """Faults that hang on the number of steps."""
     if not has_jumps(trajectories.right.attention):
         for name, fit in faulty_steps(trajectories):
-            yield Cause(name, fit.size, f"steps of {fit.code.scheme.step:.4g}")
+            yield Cause(name, fit.size)
 
 
 def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
@@ -152,9 +150,7 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
             f"time runs {factor:.4g} ± {_error(error)} times as fast as the file says, or value is "
             "so many times the case's"
         )
-        cause = Cause(
-            name, fitted.size, fitted.title, (_number("time or value", factor, error, 1.0),)
-        )
+        cause = Cause(name, fitted.size, (_number("time or value", factor, error, 1.0),))
         if abs(factor - 1) > max(DIFFERS, 2 * error):
             yield cause
         if cause.left <= trajectories.limit:
@@ -177,7 +173,7 @@ def _one_number(trajectories: Trajectories) -> Iterator[Cause]:
     name = f"beta (or the scale of query^T key) is {other:.4g} ± {_error(error)}, the case has "
     name += f"{beta:g}{_meaning(other, beta, len(layers[0].query))}"
     if abs(other - beta) > max(DIFFERS * beta, 2 * error):
-        yield Cause(name, fitted.size, fitted.title, (_number("beta", other, error, beta),))
+        yield Cause(name, fitted.size, (_number("beta", other, error, beta),))
 
 
 def _matrices(trajectories: Trajectories) -> Iterator[Cause]:
@@ -245,7 +241,7 @@ def _entries(name: str, best: Fitted, entries: np.ndarray, base: np.ndarray, d: 
         value, before = float(base[entry] + change), float(base[entry])
         numbers.append(_number(label, value, float(error), before))
         words.append(f"{label} is {value:.4g} ± {_error(float(error))}, the case has {before:.4g}")
-    return Cause("; ".join(words), best.size, best.title, tuple(numbers))
+    return Cause("; ".join(words), best.size, tuple(numbers))
 
 
 def _number(name: str, value: float, error: float, case: float) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from meanfield_pde.judging.rough_fit import (
     rough_fits,
 )
 from meanfield_pde.judging.screening import stepped_as
-from meanfield_pde.judging.steppers import TITLES
 from meanfield_pde.judging.trajectories import Trajectories
 from meanfield_pde.mesh.geometry import normalised
 
@@ -49,7 +48,6 @@ class Fitted:
         values: its parameters.
         errors: half widths of their 95% intervals.
         size: mean defect that is left over all intervals.
-        title: its steps, in words; empty if it is the flow itself.
         residual, jacobian: weighted defects on the interval fitted, and what they change by.
     """
 
@@ -57,7 +55,6 @@ class Fitted:
     values: np.ndarray
     errors: np.ndarray
     size: float
-    title: str
     residual: np.ndarray
     jacobian: np.ndarray
 
@@ -150,11 +147,10 @@ def refined(
     variance = float(here @ here) / max(here.size - len(values), 1)
     covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-14, hermitian=True) * variance
     errors = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    title = TITLES[scheme.name].format(scheme.step) if scheme.name in TITLES else ""
     size = mean_size(trajectories, here)
     if size <= 2 * trajectories.limit:
         size = trajectories.fit(code).size
-    return Fitted(code, values, errors, size, title, here, jacobian)
+    return Fitted(code, values, errors, size, here, jacobian)
 
 
 def _linear_step(trajectories: Trajectories, current: Fitted) -> tuple[np.ndarray, float]:
