@@ -113,6 +113,15 @@ def pushing(layer: Layer) -> float:
     return speed + (perceptron.speed if perceptron else 0.0)
 
 
+def sharpness(layer: Layer) -> float:
+    """Largest beta |B| of heads at finite temperature, whose kernels are its -1/2 power wide."""
+    finite = [head for head in heads_of(layer) if not head.zero_temperature]
+    return max(
+        (head.beta * float(np.linalg.norm(head.query.T @ head.key, 2)) for head in finite),
+        default=0.0,
+    )
+
+
 def memory(layer: Layer) -> float:
     """How long errors in the place of mass are remembered; infinite where the flow only turns.
 

@@ -21,7 +21,7 @@ ERROR_PER_STEP = 1e-5
 _EULER_STEPS = 6
 
 
-def longest_step(
+def longest_split(
     transport: Transport,
     noise: Diffusion,
     masses: np.ndarray,

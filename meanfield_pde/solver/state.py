@@ -43,6 +43,11 @@ class State(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._arrays)
 
+    def update(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Assign to the names of arrays of own cells."""
+        for name, values in arrays.items():
+            self[name] = values
+
     def gather(self, names: list[str] | None = None) -> dict[str, np.ndarray]:
         """The arrays of all cells in input order, on every rank; by default all. Collective."""
         chosen = list(self) if names is None else names

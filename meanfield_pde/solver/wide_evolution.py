@@ -126,11 +126,11 @@ class LogEvolution(Evolution):
                 break
             self._euler_step(length)
             if stage < self._stepper.stages - 1:
-                self._flux = None
+                self._forget_flux()
         if within:
             last = (self._stepper.stages - 1) / self._stepper.stages
             self._put(*_mixed(*start, self.mantissa, self.exponent, 1 - last, last))
-            self._flux = None
+            self._forget_flux()
         else:
             self._put(*start)
         return within

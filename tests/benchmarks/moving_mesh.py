@@ -12,9 +12,11 @@ import numpy as np
 from scipy.signal import savgol_filter
 
 from meanfield_pde import Attention, Component, VonMises, circle_mesh, solve, sphere_mesh
-from meanfield_pde.solver.evolution import GROWTH_PER_STEP, Evolution
+from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.flow import HELD_FROM
 from meanfield_pde.solver.following import MassFollower
 from meanfield_pde.solver.simulation import Simulation
+from meanfield_pde.solver.step_length import longest_growth, longest_hold
 from tests.benchmarks.tables import Table
 
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
@@ -22,6 +24,7 @@ TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 AXIS_FROM, AXIS_UNTIL, AXIS_EVERY = 12.0, 34.0, 0.1
 _FITTED = 11
 _PER_CELL = 100  # atoms
+LIMITS = ("growth", "held", "spots", "tail")
 _SPOT = 1e-3  # a cell with more mass than this belongs to a spot
 
 
@@ -98,7 +101,7 @@ def cost(quick: bool, circle: Attention, sphere: Attention, density: str) -> Non
     """What the mesh that follows costs beside the steps, and what limits these."""
     table = Table(
         "Cost of following the mass, and which cells limit the steps (per cent of them)",
-        ["mesh", "beta", "cells", "steps", "changes", "following", "growth", "spots", "tail"],
+        ["mesh", "beta", "cells", "steps", "changes", "following", *LIMITS],
     )
     runs = [(circle, circle_mesh(100), "1 + 0.5*x + 0.3*x*y", 1e-4, 25.0)]
     if not quick:
@@ -110,7 +113,7 @@ def cost(quick: bool, circle: Attention, sphere: Attention, density: str) -> Non
             evolution = run.evolution
             assert isinstance(evolution.follower, MassFollower)
             spent = _timed_apart(evolution.follower)
-            limits = {"growth": 0, "spots": 0, "tail": 0}
+            limits = dict.fromkeys(LIMITS, 0)
             inside = 0.0
 
             def note(now: Evolution, limits: dict[str, int] = limits) -> None:
@@ -149,10 +152,19 @@ def _timed_apart(follower: Any) -> list[float]:
 
 
 def _what_limits(evolution: Evolution) -> str:
-    """Growth, if steps are as long as they may be; or where the cell with most outflow is."""
+    """What limits the next step.
+
+    Growth, if it is as long as it may be; held velocities, if those may be held for longer than a
+    step of transport; or where the cell with most outflow is.
+    """
     flux, volumes = evolution.present_flux(), evolution.equation.volumes
-    if evolution.longest_step() * evolution.terms.speed > 0.99 * GROWTH_PER_STEP:
+    longest = evolution.longest_step()
+    hold = longest_hold(evolution.terms, evolution.masses, flux)
+    held = not evolution.terms.fixed and hold > HELD_FROM * longest
+    if (hold if held else longest) > 0.99 * longest_growth(evolution.terms):
         return "growth"
+    if held:
+        return "held"
     out = np.maximum(volumes.cell_signs * flux[volumes.cell_facets], 0).sum(axis=1)
     worst = np.argmax(out / volumes.volume[: volumes.owned])
     return "spots" if evolution.masses[worst] > _SPOT else "tail"

@@ -133,7 +133,7 @@ def test_splitting_of_second_order(monkeypatch):
     assert defaults == (1e-6,)
 
     def end(growth):
-        monkeypatch.setattr("meanfield_pde.solver.evolution.GROWTH_PER_STEP", growth)
+        monkeypatch.setattr("meanfield_pde.solver.step_length.GROWTH_PER_STEP", growth)
         return solve(attention, mesh, "1 + 0.5*x + 0.3*x*y", until=0.5, noise=0.3).masses[-1]
 
     exact = end(2**-9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Attention, circle_mesh, solve
-from meanfield_pde.solver import evolution
+from meanfield_pde.solver import step_length
 from meanfield_pde.solver.transport import SCHEMES
 
 ATTENTION = Attention(np.eye(2), np.eye(2), np.array([[1.0, 0.2], [0.0, 0.3]]), 10.0)
@@ -19,7 +19,7 @@ def run_with_steps(monkeypatch, scheme, part, *, log_masses=False):
     limits = SCHEMES[scheme]
     with monkeypatch.context() as patch:
         patch.setitem(SCHEMES, scheme, replace(limits, accurate=part * limits.positive))
-        patch.setattr(evolution, "GROWTH_PER_STEP", 1.0)  # the limit of the scheme is what counts
+        patch.setattr(step_length, "GROWTH_PER_STEP", 1.0)  # the limit of the scheme is what counts
         return solve(
             ATTENTION,
             circle_mesh(100),

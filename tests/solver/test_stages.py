@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Attention, circle_mesh, sphere_mesh
-from meanfield_pde.solver import evolution
+from meanfield_pde.solver import step_length
 from meanfield_pde.solver.reconstruction import STEEPEST, face_factors, logarithms
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.simulation import Simulation
@@ -60,7 +60,7 @@ def test_many_steps_stop_before_a_mass_is_negative(monkeypatch) -> None:
     """Where the limits allow steps far too long, none of them is kept."""
     limits = replace(SCHEMES["muscl"], positive=100.0, accurate=10.0)
     monkeypatch.setitem(SCHEMES, "muscl", limits)
-    monkeypatch.setattr(evolution, "GROWTH_PER_STEP", 100.0)
+    monkeypatch.setattr(step_length, "GROWTH_PER_STEP", 100.0)
     run = simulation(2, math.inf, "muscl").evolution
     run.advance(5.0)
     assert run.rejected > 0
