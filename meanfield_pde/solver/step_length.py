@@ -12,7 +12,8 @@ steps as the cells want. With L(M) the transport by the velocities that M has,
 of second order in dt. A token at x attends to y with the share p_x(y) ~ M(y) exp(<w, y>),
 w = beta B^T x, and while y moves at the speed s the logarithm of its share changes by at most
 |w| s dt. That is kept below `CHANGE`, s being the mean (sum M |v|^4)^(1/4): near the largest speed,
-but not that of a trace of mass.
+but not that of a trace of mass. And no cell with more than `SPOT` of the mass gives it away more
+than `CROSSED` times, so that the mesh can follow a spot that travels.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import numpy as np
 from meanfield_pde.attention.heads import sharpness
 from meanfield_pde.errors import SolverError
 from meanfield_pde.solver.equation import RightHandSide
-from meanfield_pde.support.ranks import total
+from meanfield_pde.solver.mesh_error import SPOT
+from meanfield_pde.support.ranks import largest, total
 
 GROWTH_PER_STEP = 0.1  # dt |V| is kept below this
 SMALLEST_STEP = 1e-12
 CHANGE = 0.5
+CROSSED = 4.0
 
 
 def longest_step(terms: RightHandSide, coefficient: float, rate: float, time: float) -> float:
@@ -66,4 +69,8 @@ def longest_hold(terms: RightHandSide, masses: np.ndarray, flux: np.ndarray) -> 
     facets = volumes.cell_facets
     speed = np.abs(flux[facets] / volumes.facet_length[facets]).max(axis=1)
     mean = total(volumes.comm, float(masses @ speed**4)) ** 0.25
-    return min(longest_growth(terms), CHANGE / max(sharpness(terms.layer) * mean, 1e-300))
+    outward = np.maximum(volumes.cell_signs * flux[facets], 0.0).sum(axis=1)
+    crossed = np.max(outward / volumes.volume[: volumes.owned], where=masses > SPOT, initial=0.0)
+    change = sharpness(terms.layer) * mean / CHANGE
+    crossing = largest(volumes.comm, float(crossed)) / CROSSED
+    return min(longest_growth(terms), 1 / max(change, crossing, 1e-300))
