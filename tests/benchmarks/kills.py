@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.kills [--quick]
 
-Half of the kills come at random moments, half while a file is being put into its place (a hook in
-`replace_file` that ends the process there). At the end the results are compared with those of a run
-that was not killed: bit for bit on one rank, to rounding on two.
+Half of the kills come at random moments, half at a chosen place (a hook ends the process there):
+while a file is being put into its place, or, with a mesh that follows the mass, in the middle of a
+change of it. At the end the results are compared with those of a run that was not killed: bit for
+bit on one rank, to rounding on several.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from pathlib import Path
 import numpy as np
 
 from meanfield_pde import read_result
+from meanfield_pde.results.folder import Result
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import CIRCLE
 
 CASE = CIRCLE.replace("until = 5.0", "until = 40.0") + "[output]\ncheckpoint_every = 3\n"
-# Ends every rank, without a word and at once, at one of the places of a write, chosen at random.
+MESHES = {"as given": CASE, "moving": CASE.replace("cells = 200", "cells = 60\nresolution = 2e-4")}
+RANKS = {"as given": (1, 2), "moving": (1, 2, 3)}
+# Ends a rank, without a word and at once, at one of the places of a write or of a change of the
+# mesh, chosen at random.
 HOOK = """
 import os, random, signal, sys
-from meanfield_pde.support import files
+from meanfield_pde.solver.following import MassFollower
 from meanfield_pde.cli import main
 after, real, count = int(sys.argv.pop(1)), (os.fsync, os.replace), [0]
 def deadly(function):
@@ -37,6 +42,7 @@ def deadly(function):
         return function(*arguments)
     return call
 os.fsync, os.replace = deadly(os.fsync), deadly(os.replace)
+MassFollower._take = deadly(MassFollower._take)
 main.main(sys.argv[1:])
 """
 
@@ -83,26 +89,36 @@ def main() -> None:
     """Print the table."""
     quick = is_quick(__doc__)
     random.seed(1)
-    table = Table("Runs killed and resumed", ["ranks", "kills", "equal"])
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        case = folder / "case.toml"
-        case.write_text(CASE)
-        assert run(case, folder / "whole", 1).wait(300) == 0
-        whole = read_result(folder / "whole")
-        for ranks in (1, 2):
-            wanted, hits, equal = (5 if quick else 25), 0, True
-            for attempt in range(100):
-                out = folder / f"out{ranks}-{attempt}"
-                hits += killed_rounds(case, out, ranks, min(5, wanted - hits))
-                found = read_result(out)
-                close = np.allclose(found.masses, whole.masses, rtol=1e-11, atol=1e-300)
-                same = np.array_equal(found.masses, whole.masses)
-                equal = equal and np.array_equal(found.times, whole.times)
-                equal = equal and (same if ranks == 1 else close)
-                if hits >= wanted:
-                    break
-            table.row(ranks, hits, equal)
+    table = Table("Runs killed and resumed", ["mesh", "ranks", "kills", "equal"])
+    for mesh, text in MESHES.items():
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            case = folder / "case.toml"
+            case.write_text(text)
+            assert run(case, folder / "whole", 1).wait(300) == 0
+            whole = read_result(folder / "whole")
+            for ranks in RANKS[mesh]:
+                wanted, hits, equal = (5 if quick else 25), 0, True
+                for attempt in range(100):
+                    out = folder / f"out{ranks}-{attempt}"
+                    hits += killed_rounds(case, out, ranks, min(5, wanted - hits))
+                    equal = equal and same(read_result(out), whole, exactly=ranks == 1)
+                    if hits >= wanted:
+                        break
+                table.row(mesh, ranks, hits, equal)
+
+
+def same(found: Result, whole: Result, *, exactly: bool) -> bool:
+    """Whether two results are the same, bit for bit or to rounding."""
+    if not np.array_equal(found.times, whole.times):
+        return False
+    pairs = zip(found.masses, whole.masses, strict=True)
+    if exactly:
+        return all(np.array_equal(one, other) for one, other in pairs)
+    return all(
+        len(one) == len(other) and np.allclose(one, other, rtol=1e-10, atol=1e-300)
+        for one, other in pairs
+    )
 
 
 if __name__ == "__main__":
