@@ -157,12 +157,15 @@ def switching_time(solution):
 
 
 @pytest.mark.parametrize(
-    ("beta", "metastable", "until"),
-    [(80.0, (5.0, 8.0), 60.0), pytest.param(320.0, (6.0, 30.0), 80.0, marks=pytest.mark.slow)],
+    ("beta", "cells", "metastable", "until"),
+    [
+        (80.0, 400, (5.0, 8.0), 60.0),
+        pytest.param(320.0, 800, (6.0, 30.0), 80.0, marks=pytest.mark.slow),
+    ],
 )
-def test_long_runs_keep_mass_and_pass_through_the_phases(beta, metastable, until):
+def test_long_runs_keep_mass_and_pass_through_the_phases(beta, cells, metastable, until):
     """At beta = 320 a second, slower rearrangement at 20.5 degrees takes from t = 45 to 70."""
-    solution = long_run(beta, 800, until)
+    solution = long_run(beta, cells, until)
     assert np.abs(solution.history["mass"] - 1).max() <= 1e-12
     assert np.isfinite(solution.masses).all()
     assert (solution.masses >= 0).all()

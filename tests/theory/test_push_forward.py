@@ -140,7 +140,7 @@ def circle_density(limit: ProjectionLimit, angle: np.ndarray) -> np.ndarray:
     return math.sqrt(np.linalg.det(form)) / (2 * math.pi * np.einsum("i...,ij,j...", w, form, w))
 
 
-@pytest.mark.parametrize("as_masses", [False, True])
+@pytest.mark.parametrize("as_masses", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_great_circle_uniform(sphere: np.ndarray, as_masses: bool) -> None:
     volume = cell_volume(sphere)
     content = volume / volume.sum() if as_masses else Uniform().density
