@@ -70,7 +70,7 @@ def killed_rounds(case: Path, out: Path, ranks: int, rounds: int) -> int:
         aimed = random.randint(8, 60) if number % 2 and options else 0
         process = run(case, out, ranks, *options, aimed=aimed)
         if not aimed:
-            limit = time.monotonic() + 60
+            limit = time.monotonic() + 300
             while not (out / "checkpoint.h5").exists() and time.monotonic() < limit:
                 time.sleep(0.005)
             time.sleep(random.uniform(0.0, 3.0))
