@@ -62,13 +62,15 @@ class MeanField:
         self._facet_mean = scipy.sparse.csr_array((means.data, columns, means.indptr), shape)
         self._fixed: np.ndarray | None = None
         self._log_shares: np.ndarray | None = None  # of the points of a cell, if it has several
-        self._tilted = TiltedSources(attention, volumes) if tilted else None
+        self._tilted: TiltedSources | None = None
         self._logged = told
         self.largest_weight = 1.0
         self._norm = float(np.linalg.norm(attention.value, 2))
         if attention.zero_temperature:
             self._fixed = self._facet_flux(attention.mean(volumes.vertices[self._near]))
         else:
+            if tilted:
+                self._tilted = TiltedSources(attention, volumes)
             self._sum = self._shared_sum()
 
     @property

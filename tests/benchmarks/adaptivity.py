@@ -1,13 +1,14 @@
 """Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
 
-    python -m tests.benchmarks.adaptivity [--quick] [--part w1|lifetimes|sphere|axis|spot|cost]
-        [--beta B ...]
+    python -m tests.benchmarks.adaptivity [--quick] [--beta B ...]
+        [--part w1|w1-sphere|lifetimes|sphere|axis|spot|cost]
 
 At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
-density, as it is in its cells, can be taken against 400,000 atoms that moved exactly. 'Estimate' is
-the column mesh_error of the history; seconds are processor time of one thread, compilation aside.
-Lifetimes are those of a case that is not symmetric, with few cells and several resolutions, and of
-`demos/sphere.toml`. The other parts are in `moving_mesh`.
+density, as it is in its cells, can be taken against 400,000 atoms that moved exactly, and on the
+sphere be bounded from both sides (`exact_distance`). 'Estimate' is the column mesh_error of the
+history; seconds are processor time of one thread, compilation aside. Lifetimes are those of a case
+that is not symmetric, with few cells and several resolutions, and of `demos/sphere.toml`. The other
+parts are in `moving_mesh`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
 from meanfield_pde.case.file import read_case
 from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.initial.given import InitialLike
-from tests.benchmarks import moving_mesh
+from tests.benchmarks import exact_distance, moving_mesh
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import rotation
 
@@ -165,6 +166,7 @@ def main() -> None:
     quick = is_quick(__doc__)
     parts: dict[str, Callable[[], None]] = {
         "w1": lambda: zero_temperature(quick),
+        "w1-sphere": lambda: exact_distance.zero_temperature(quick),
         "lifetimes": lambda: circle_lifetimes(quick, asked.beta),
         "sphere": lambda: sphere_lifetimes(quick, asked.beta),
         "axis": lambda: moving_mesh.axis(quick, circle_case(320.0), lopsided),
