@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.perceptron import Perceptron
 from meanfield_pde.errors import InputError
+
+_KNOWN = 16  # layers whose rates are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,7 @@ def with_perceptron(layer: Layer, perceptron: Perceptron | None) -> Layer:
     return Heads(heads_of(layer), perceptron)
 
 
+@lru_cache(maxsize=_KNOWN)
 def pushing(layer: Layer) -> float:
     """A bound on how fast a layer moves tokens where the softmax has its denominator."""
     perceptron = perceptron_of(layer)
@@ -113,6 +117,7 @@ def pushing(layer: Layer) -> float:
     return speed + (perceptron.speed if perceptron else 0.0)
 
 
+@lru_cache(maxsize=_KNOWN)
 def sharpness(layer: Layer) -> float:
     """Largest beta |B| of heads at finite temperature, whose kernels are its -1/2 power wide."""
     finite = [head for head in heads_of(layer) if not head.zero_temperature]
@@ -122,6 +127,7 @@ def sharpness(layer: Layer) -> float:
     )
 
 
+@lru_cache(maxsize=_KNOWN)
 def memory(layer: Layer) -> float:
     """How long errors in the place of mass are remembered; infinite where the flow only turns.
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 
+_DEPENDENT = 1e-24  # of the square of the second column, what is left of it
+
 
 def gradient_weights(centres: np.ndarray, around: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Frames F and weights G: the gradient of u in cell c is F^T G (u_j - u_c).
@@ -25,4 +27,20 @@ def gradient_weights(centres: np.ndarray, around: np.ndarray) -> tuple[np.ndarra
     frame = geometry.normalised(ways[:, :1])
     if centres.shape[1] == 3:
         frame = np.concatenate([frame, np.cross(x, frame)], axis=1)
-    return frame, np.linalg.pinv(np.einsum("cjd,ctd->cjt", ways, frame))
+    return frame, _pseudoinverse(np.einsum("cjd,ctd->cjt", ways, frame))
+
+
+def _pseudoinverse(matrices: np.ndarray) -> np.ndarray:
+    """Of N matrices of one or two columns, by Gram and Schmidt, which is quicker than by SVD."""
+    first = matrices[..., 0]
+    row = first / (first**2).sum(axis=1, keepdims=True)
+    if matrices.shape[2] == 1:
+        return row[:, None]
+    second = matrices[..., 1]
+    rest = second - (row * second).sum(axis=1, keepdims=True) * first
+    square = (rest**2).sum(axis=1, keepdims=True)
+    dependent = square[:, 0] <= _DEPENDENT * (second**2).sum(axis=1)
+    other = rest / np.where(dependent[:, None], 1.0, square)
+    result = np.stack([row - (row * second).sum(axis=1, keepdims=True) * other, other], axis=1)
+    result[dependent] = np.linalg.pinv(matrices[dependent])
+    return result

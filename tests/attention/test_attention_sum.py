@@ -153,7 +153,7 @@ def test_leaves_are_skipped_where_the_scores_are_long() -> None:
 def test_boxes_contain_their_points(size: int) -> None:
     rng = np.random.default_rng(15)
     for points in (on_sphere(rng, 1000, 3), clusters(rng, 1000, 3)[0], rng.normal(size=(1000, 3))):
-        ordered = points[np.concatenate(bisect(points, (TOP, NODE, LEAF)))]
+        ordered = points[bisect(points, (TOP, NODE, LEAF))]
         box = boxes(ordered, size).reshape(-1, 4, 3)
         for k, start in enumerate(range(0, 1000, size)):
             offset = ordered[start : start + size] - box[k, 0]
@@ -163,13 +163,28 @@ def test_boxes_contain_their_points(size: int) -> None:
 
 def test_the_tree_is_nested() -> None:
     points = on_sphere(np.random.default_rng(16), 2 * TOP + 5, 3)
-    groups = bisect(points, (TOP, NODE, LEAF))
-    assert [len(group) for group in groups[:-1]] == [LEAF] * (len(groups) - 1)
-    assert np.array_equal(np.sort(np.concatenate(groups)), np.arange(len(points)))
-    tops = bisect(points, (TOP,))
-    order = np.concatenate(groups)
-    for number, top in enumerate(tops):
-        assert set(order[number * TOP : (number + 1) * TOP]) == set(top)
+    order, tops = bisect(points, (TOP, NODE, LEAF)), bisect(points, (TOP,))
+    assert np.array_equal(np.sort(order), np.arange(len(points)))
+    for start in range(0, len(points), TOP):
+        assert set(order[start : start + TOP]) == set(tops[start : start + TOP])
+
+
+def test_groups_are_halves_along_the_longest_side() -> None:
+    """As sorting has them; points in a row are told apart by their numbers."""
+    points = on_sphere(np.random.default_rng(17), 200, 3).round(1) + 0.0
+    expected, size = [np.arange(200)], 13
+    while len(expected[0]) > size:
+        halves = []
+        for group in expected:
+            count = -(-len(group) // size)
+            axis = np.ptp(points[group], axis=0).argmax()
+            order = group[np.lexsort((group, points[group, axis]))]
+            middle = count // 2 * size if count > 1 else len(group)
+            halves += [order[:middle], order[middle:]] if count > 1 else [order]
+        expected = halves
+    order = bisect(points, (size,))
+    for number, group in enumerate(expected):
+        assert set(order[number * size : (number + 1) * size]) == set(group)
 
 
 def test_arguments_are_left_alone() -> None:

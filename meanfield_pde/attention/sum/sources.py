@@ -45,7 +45,7 @@ class Sources:
 
     def __init__(self, points: np.ndarray) -> None:
         self.count, self.dimension = points.shape
-        order = np.concatenate(bisect(points, (TOP, NODE, LEAF)))
+        order = bisect(points, (TOP, NODE, LEAF))
         # The last leaf is filled up with copies of its last point, which never have any mass.
         self._order = np.append(order, np.full(-self.count % LEAF, self.count))
         ordered = np.zeros((self.count, 3))
@@ -139,7 +139,7 @@ class Targets:
         check_scores(scores)
         # Many targets are also taken in blocks, which are runs of tiles.
         sizes = (TILE,) if len(where) < MANY else (TOP, TILE)
-        order = np.concatenate(bisect(where, sizes))
+        order = bisect(where, sizes)
         self.count = len(where)
         # The last tile is filled up with copies of its last target.
         self.order = np.append(order, np.full(-len(order) % TILE, order[-1]))

@@ -6,6 +6,7 @@ hold `LEAF` sources. Targets are grouped in tiles of `TILE`.
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 LEAF = 16
@@ -15,31 +16,76 @@ TOP = BRANCH * NODE  # sources in a node of the top level
 TILE = 16
 
 
-def bisect(points: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
-    """Split points into compact groups of exactly sizes[0], the last one smaller, and so on.
+def bisect(points: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    """An order of the points in which runs of sizes[0] are compact groups, and so on.
 
-    The groups of the later sizes, which must divide one another, are nested in those before.
+    The runs of the later sizes, which must divide one another, are compact within those before.
+    Points with the same coordinate are told apart by their numbers.
     """
-    groups = [np.arange(len(points))]
+    order = np.arange(len(points))
+    within = len(points)
     for size in sizes:
-        groups = [part for group in groups for part in _split(points, group, size)]
-    return groups
+        _grouped(points, order, within, size)
+        within = size
+    return order
 
 
-def _split(points: np.ndarray, group: np.ndarray, size: int) -> list[np.ndarray]:
-    parts: list[np.ndarray] = []
-    waiting = [(group, -(-len(group) // size))]
-    while waiting:
-        index, count = waiting.pop()
-        if count == 1:
-            parts.append(index)
-            continue
-        axis = int(np.argmax(np.ptp(points[index], axis=0)))
-        left = count // 2
-        order = index[np.argsort(points[index, axis], kind="stable")]
-        waiting.append((order[left * size :], count - left))
-        waiting.append((order[: left * size], left))
-    return parts
+@numba.njit(cache=True)
+def _grouped(points, order, within, size):  # type: ignore[no-untyped-def]
+    """Bisect each run of `within` along its longest side until runs of `size` are left."""
+    starts, stops = np.empty(64, np.int64), np.empty(64, np.int64)
+    for first in range(0, len(order), max(within, 1)):
+        starts[0], stops[0], waiting = first, min(first + within, len(order)), 1
+        while waiting > 0:
+            waiting -= 1
+            start, stop = starts[waiting], stops[waiting]
+            count = (stop - start + size - 1) // size
+            if count < 2:
+                continue
+            longest, axis = -1.0, 0
+            for k in range(points.shape[1]):
+                low = high = points[order[start], k]
+                for t in range(start + 1, stop):
+                    low, high = min(low, points[order[t], k]), max(high, points[order[t], k])
+                if high - low > longest:
+                    longest, axis = high - low, k
+            middle = start + count // 2 * size
+            _select(points[:, axis], order, start, stop - 1, middle)
+            starts[waiting], stops[waiting] = start, middle
+            starts[waiting + 1], stops[waiting + 1] = middle, stop
+            waiting += 2
+
+
+@numba.njit(cache=True)
+def _select(keys, order, low, high, middle):  # type: ignore[no-untyped-def]
+    """Hoare's selection: none of order[low:middle] comes after one of order[middle:high + 1]."""
+    while low < high:
+        a, b, c = order[low], order[(low + high) // 2], order[high]
+        if _before(keys, b, a):
+            a, b = b, a
+        if _before(keys, c, b):
+            b = a if _before(keys, c, a) else c
+        i, j = low, high
+        while i <= j:
+            while _before(keys, order[i], b):
+                i += 1
+            while _before(keys, b, order[j]):
+                j -= 1
+            if i <= j:
+                order[i], order[j] = order[j], order[i]
+                i += 1
+                j -= 1
+        if middle <= j:
+            high = j
+        elif middle >= i:
+            low = i
+        else:
+            break
+
+
+@numba.njit(cache=True)
+def _before(keys, one, other):  # type: ignore[no-untyped-def]
+    return keys[one] < keys[other] or (keys[one] == keys[other] and one < other)
 
 
 def boxes(points: np.ndarray, size: int) -> np.ndarray:
