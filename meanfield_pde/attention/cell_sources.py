@@ -27,12 +27,13 @@ from meanfield_pde.mesh import geometry
 
 _SAMPLE = 256  # targets at which the error is measured
 _STRUCTURE = 0.25  # L
+_GAUSS = np.polynomial.legendre.leggauss(3)
 
 
 def three_points(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Points (cells x 3 x d) on the sphere and shares (cells x 3) of the mass of each cell."""
     if cells.shape[-1] == 2:
-        nodes, weights = np.polynomial.legendre.leggauss(3)
+        nodes, weights = _GAUSS
         half = geometry.geodesic_distance(cells[:, 0], cells[:, 1])[:, None, None] / 2
         middle = geometry.normalised(cells.sum(axis=1))[:, None]
         along = geometry.normalised(cells[:, 1] - cells[:, 0])[:, None]

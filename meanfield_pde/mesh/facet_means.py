@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import scipy.sparse
 import scipy.spatial
 
 from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.forest import distinct
 
 # Vertices that enter the mean along an edge: on a regular mesh its ends and all next to them.
 _STENCIL = 10
@@ -30,6 +32,10 @@ class Facets(Protocol):
     facet_length: np.ndarray
     facet_conormal: np.ndarray
 
+    @property
+    def facet_stencils(self) -> Stencils:
+        """The vertices next to the facets."""
+
 
 def facet_mean_operator(mesh: Facets) -> scipy.sparse.csr_array:
     """The matrix that takes values at all vertices to their means along this rank's facets.
@@ -40,34 +46,99 @@ def facet_mean_operator(mesh: Facets) -> scipy.sparse.csr_array:
     the tangent plane: C w = r with rows of C the monomials, w = w_0 + C^+ (r - C w_0).
     """
     ends = mesh.facet_vertices
-    facets, vertices = len(ends), len(mesh.vertices)
+    shape = (len(ends), len(mesh.vertices))
     if mesh.dimension == 2:
-        one = np.ones(facets)
-        return scipy.sparse.csr_array((one, (np.arange(facets), ends[:, 0])), (facets, vertices))
-    size = min(_STENCIL + _SPARE, vertices)
-    tree = scipy.spatial.cKDTree(mesh.vertices)
-    near = np.empty((facets, size), dtype=np.int64)
-    weights = np.empty((facets, size))
-    for start in range(0, facets, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        near[part], weights[part] = _stencils(mesh, tree, part, size)
-    row = np.repeat(np.arange(facets), size)
-    means = scipy.sparse.csr_array((weights.ravel(), (row, near.ravel())), (facets, vertices))
-    means.eliminate_zeros()
-    return means
+        return scipy.sparse.csr_array(
+            (np.ones(len(ends)), ends[:, 0], np.arange(len(ends) + 1)), shape
+        )
+    stencils = mesh.facet_stencils
+    used = stencils.weights != 0
+    pointers = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
+    return scipy.sparse.csr_array((stencils.weights[used], stencils.near[used], pointers), shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Stencils:
+    """The vertices next to the facets of this rank, and their weights.
+
+    A row is a function of the positions of its vertices alone, taken in the order of their numbers.
+    So where the vertices of two meshes come in the same order, as those of forests do, and none
+    within `reach` of a facet is new or gone, its row is that of the mesh before, bit for bit.
+
+    Attributes:
+        vertices: of the whole mesh.
+        ends: numbers of the two ends of each facet.
+        near: numbers of the vertices next to it.
+        weights: their weights, 0 where a row has fewer vertices than there is room for.
+        reach: how far from the middle of the facet they lie.
+    """
+
+    vertices: np.ndarray
+    ends: np.ndarray
+    near: np.ndarray
+    weights: np.ndarray
+    reach: np.ndarray
+
+    @classmethod
+    def of(cls, mesh: Facets, before: Stencils | None = None) -> Stencils:
+        """Those of a mesh, taken over from the mesh before where they are the same."""
+        size = min(_STENCIL + _SPARE, len(mesh.vertices))
+        facets = len(mesh.facet_vertices)
+        near = np.empty((facets, size), dtype=np.int64)
+        weights, reach = np.empty((facets, size)), np.empty(facets)
+        missing = np.ones(facets, dtype=bool)
+        if before is not None and before.near.shape[1] == size:
+            number, rows, old = before._kept(mesh)
+            near[rows], weights[rows] = number[before.near[old]], before.weights[old]
+            reach[rows] = before.reach[old]
+            missing[rows] = False
+        tree = scipy.spatial.cKDTree(mesh.vertices)
+        wanted = np.flatnonzero(missing)
+        for part in np.split(wanted, range(_CHUNK, len(wanted), _CHUNK)):
+            near[part], weights[part], reach[part] = _stencils(mesh, tree, part, size)
+        return cls(mesh.vertices, mesh.facet_vertices, near, weights, reach)
+
+    def _kept(self, mesh: Facets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """New numbers of the vertices, -1 if gone, and rows of a new mesh that are rows of this."""
+        count = len(mesh.vertices)
+        points, place = distinct(np.concatenate([mesh.vertices, self.vertices]))
+        number, known = np.full(len(points), -1), np.zeros(len(points), dtype=bool)
+        number[place[:count]] = np.arange(count)
+        known[place[count:]] = True
+        changed = points[(number < 0) | ~known]
+        number = number[place[count:]]
+        # Facets are known by their ends.
+        ends = np.sort(number[self.ends], axis=1)
+        old = np.flatnonzero(ends[:, 0] >= 0)
+        names = ends[old] @ [count, 1]
+        old, names = old[np.argsort(names)], np.sort(names)
+        wanted = np.sort(mesh.facet_vertices, axis=1) @ [count, 1]
+        at = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+        rows = np.flatnonzero(names[at] == wanted) if len(names) else np.zeros(0, dtype=np.int64)
+        old = old[at[rows]] if len(names) else rows
+        if len(changed):
+            middle = mesh.facet_midpoint[rows]
+            far = self.reach[old] * (1 + _TIE)
+            bound = far.max(initial=0.0)
+            gap, _ = scipy.spatial.cKDTree(changed).query(middle, distance_upper_bound=bound)
+            rows, old = rows[gap > far], old[gap > far]
+        return number, rows, old
 
 
 def _stencils(
-    mesh: Facets, tree: scipy.spatial.cKDTree, part: slice, size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The vertices next to some facets, and their weights."""
+    mesh: Facets, tree: scipy.spatial.cKDTree, part: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The vertices next to some facets, their weights, and how far away they are."""
     ends = mesh.facet_vertices[part]
     distance, near = tree.query(mesh.facet_midpoint[part], k=size)
     # All vertices as far away as the last one belong in, or none would: which of them comes first
     # is a matter of their numbers.
-    last = distance[:, min(_STENCIL, size) - 1]
-    inside = distance <= last[:, None] * (1 + _TIE)
-    at_end = (near[:, :, None] == ends[:, None, :]).any(axis=2)
+    reach = distance[:, min(_STENCIL, size) - 1] * (1 + _TIE)
+    inside = distance <= reach[:, None]
+    order = np.argsort(np.where(inside, near, near + len(mesh.vertices)), axis=1)
+    near, inside = np.take_along_axis(near, order, 1), np.take_along_axis(inside, order, 1)
+    near = np.where(inside, near, near[:, :1])
+    at_end = (near[:, :, None] == ends[:, None, :]).any(axis=2) & inside
     middle = mesh.facet_midpoint[part, None]
     length = mesh.facet_length[part, None]
     conormal = mesh.facet_conormal[part, None]
@@ -90,4 +161,4 @@ def _stencils(
     # An unfit row keeps its ends only; its other weights are stored as zeros.
     near[~fine, :2] = ends[~fine]
     weights[~fine] = np.where(np.arange(size) < 2, 0.5, 0.0)
-    return near, weights
+    return near, weights, reach

@@ -17,7 +17,7 @@ from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
-from meanfield_pde.mesh.facet_means import facet_mean_operator
+from meanfield_pde.mesh.facet_means import Stencils, facet_mean_operator
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.support.timings import timed
 
@@ -30,7 +30,7 @@ class FiniteVolumes:
         dimension: d, of the surrounding space; cells have d vertices and d facets.
         owned: number of own cells.
         global_cells: number of cells of the whole mesh.
-        space, index_map: the functions that are constant in each cell, and who owns which cell.
+        index_map: who owns which cell.
         cell_vertices, cell_points: input numbers and positions of the vertices of each cell.
         vertices: all vertices of the whole mesh in input order, on every rank.
         volume: of own and ghost cells.
@@ -48,7 +48,13 @@ class FiniteVolumes:
     """
 
     @timed("Mesh")
-    def __init__(self, mesh: dolfinx_mesh.Mesh) -> None:
+    def __init__(self, mesh: dolfinx_mesh.Mesh, before: FiniteVolumes | None = None) -> None:
+        """Collective.
+
+        Args:
+            mesh: a mesh of the circle or the sphere.
+            before: those of a mesh that differs in places only; what is the same is taken over.
+        """
         topology = mesh.topology
         self.mesh = mesh
         self.comm = mesh.comm
@@ -58,13 +64,13 @@ class FiniteVolumes:
                 "the mesh must be of arcs in the plane or triangles in space, got cells of "
                 f"dimension {topology.dim} in {d} dimensions"
             )
-        self.space = fem.functionspace(mesh, ("DG", 0))
+        self._stencils_before = None
+        if before is not None and d == 3:
+            self._stencils_before = before.facet_stencils
         cell_map = topology.index_map(d - 1)
         self.index_map = cell_map
         self.owned = cell_map.size_local
         local = self.owned + cell_map.num_ghosts
-        # The mass of cell c is entry c of every vector; transport relies on it.
-        assert np.array_equal(self.space.dofmap.list.ravel(), np.arange(local))
 
         self.input_cells = np.asarray(topology.original_cell_index[:local], dtype=np.int64)
         nodes = np.asarray(mesh.geometry.input_global_indices, dtype=np.int64)
@@ -140,6 +146,19 @@ class FiniteVolumes:
         self.vertices = np.empty((vertex_map.size_global, self.dimension))
         numbers = np.concatenate(self.comm.allgather(nodes[:own_nodes]))
         self.vertices[numbers] = np.concatenate(self.comm.allgather(positions[:own_nodes]))
+
+    @cached_property
+    def space(self) -> fem.FunctionSpace:
+        """The functions that are constant in each cell: value c is that in cell c."""
+        space = fem.functionspace(self.mesh, ("DG", 0))
+        assert np.array_equal(space.dofmap.list.ravel(), np.arange(len(self.volume)))
+        return space
+
+    @cached_property
+    def facet_stencils(self) -> Stencils:
+        """The vertices next to the facets of a sphere, and their weights."""
+        before, self._stencils_before = self._stencils_before, None
+        return Stencils.of(self, before)
 
     @cached_property
     def facet_means(self) -> scipy.sparse.csr_array:

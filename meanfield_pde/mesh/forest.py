@@ -77,7 +77,7 @@ class Forest:
     @cached_property
     def surface(self) -> Surface:
         """The leaves as a mesh, each vertex once, in an order that only depends on the leaves."""
-        points, number = _distinct(self.corners.reshape(-1, self.dimension))
+        points, number = distinct(self.corners.reshape(-1, self.dimension))
         return Surface(points, number.reshape(self.count, -1))
 
     @cached_property
@@ -168,7 +168,7 @@ class Forest:
         leaf, opposite = alone // 3, alone % 3
         ends = [self.corners[leaf, (opposite + k) % 3] for k in (1, 2)]
         points = np.concatenate([*ends, normalised(ends[0] + ends[1])])
-        _, vertex = _distinct(points)
+        _, vertex = distinct(points)
         # The midpoint of an edge hangs if it is the end of another.
         hangs = np.isin(vertex[2 * len(alone) :], vertex[: 2 * len(alone)])
         found = np.zeros(self.count, dtype=bool)
@@ -212,7 +212,7 @@ def _longest_edge_first(surface: Surface) -> np.ndarray:
     return np.take_along_axis(cells, (best[:, None] + np.arange(3)) % 3, axis=1)
 
 
-def _distinct(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def distinct(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct rows, sorted, and which of them each row is."""
     order = np.lexsort(points.T)
     ordered = points[order]

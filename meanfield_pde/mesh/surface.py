@@ -9,6 +9,7 @@ moves the vertices toward the axis ±a.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from mpi4py import MPI
 
@@ -155,14 +156,19 @@ def build_mesh(surface: Surface, comm: MPI.Comm = MPI.COMM_WORLD) -> dolfinx_mes
     without which facets between ranks would be lost.
     """
     dimension = surface.dimension
-    cell = "interval" if dimension == 2 else "triangle"
-    element = basix.ufl.element("Lagrange", cell, 1, shape=(dimension,))
     points = surface.points if comm.rank == 0 else np.zeros((0, dimension))
     cells = surface.cells if comm.rank == 0 else np.zeros((0, dimension))
     partitioner = dolfinx_mesh.create_cell_partitioner(dolfinx_mesh.GhostMode.shared_facet, 2)
     return dolfinx_mesh.create_mesh(
-        comm, cells.astype(np.int64), ufl.Mesh(element), points, partitioner
+        comm, cells.astype(np.int64), ufl.Mesh(_element(dimension)), points, partitioner
     )
+
+
+@cache
+def _element(dimension: int) -> basix.ufl._ElementBase:
+    """Of the positions of vertices; to make one takes as long as 100 cells of a mesh."""
+    cell = "interval" if dimension == 2 else "triangle"
+    return basix.ufl.element("Lagrange", cell, 1, shape=(dimension,))
 
 
 def on_sphere(surface: Surface) -> Surface:

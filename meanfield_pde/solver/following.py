@@ -120,7 +120,8 @@ class MassFollower:
         if new is not refined:
             arrays = evolution.carried(Transfer(refined, new, np.zeros(0)), arrays)
         self._take(new)
-        evolution.move(evolution.equation.on(self._volumes()), arrays)
+        equation = evolution.equation
+        evolution.move(equation.on(self._volumes(equation.volumes)), arrays)
         self.changes += 1
 
     def estimate(self, evolution: Evolution) -> MeshError:
@@ -156,8 +157,8 @@ class MassFollower:
         self.forest = forest
         self.leaves = Leaves(forest)
 
-    def _volumes(self) -> FiniteVolumes:
-        return FiniteVolumes(build_mesh(self.forest.surface, self._comm))
+    def _volumes(self, before: FiniteVolumes | None = None) -> FiniteVolumes:
+        return FiniteVolumes(build_mesh(self.forest.surface, self._comm), before)
 
     def _grown(self, forest: Forest) -> Forest:
         if forest.count > MOST_CELLS:

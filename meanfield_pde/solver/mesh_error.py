@@ -37,7 +37,7 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -114,6 +114,7 @@ class MeshError:
         self._turns = bool(np.isinf(memory(layer)))
         turn = 2 * np.pi / max(pushing(layer), 1e-300)
         self._way = speed * (turn if self._turns else memory(layer))
+        self._kernel = _kernel(layer)
         self._log_masses = log_masses
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
@@ -163,15 +164,16 @@ class MeshError:
         return np.asarray(seen & (shape > part * DIP))
 
     @cached_property
-    def _kernel(self) -> float:
-        """Width of the narrowest kernel; 0 at zero temperature, where no mass is attended to."""
-        lengths = [
-            head.beta * np.linalg.norm(head.query.T @ head.key, 2)
-            for head in self._heads
-            if not head.zero_temperature
-        ]
-        return float(max(lengths, default=np.inf) ** -0.5) if max(lengths, default=0) else 0.0
-
-    @cached_property
     def _attended(self) -> np.ndarray:
         return attended(self.leaves.centre, self._log_masses, self._heads)
+
+
+@lru_cache(maxsize=16)
+def _kernel(layer: Layer) -> float:
+    """Width of the narrowest kernel; 0 at zero temperature, where no mass is attended to."""
+    lengths = [
+        head.beta * np.linalg.norm(head.query.T @ head.key, 2)
+        for head in heads_of(layer)
+        if not head.zero_temperature
+    ]
+    return float(max(lengths, default=np.inf) ** -0.5) if max(lengths, default=0) else 0.0
