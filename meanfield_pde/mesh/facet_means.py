@@ -88,7 +88,7 @@ class Stencils:
         weights, reach = np.empty((facets, size)), np.empty(facets)
         missing = np.ones(facets, dtype=bool)
         if before is not None and before.near.shape[1] == size:
-            number, rows, old = before._kept(mesh)
+            number, rows, old = before.kept(mesh)
             near[rows], weights[rows] = number[before.near[old]], before.weights[old]
             reach[rows] = before.reach[old]
             missing[rows] = False
@@ -98,7 +98,7 @@ class Stencils:
             near[part], weights[part], reach[part] = _stencils(mesh, tree, part, size)
         return cls(mesh.vertices, mesh.facet_vertices, near, weights, reach)
 
-    def _kept(self, mesh: Facets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def kept(self, mesh: Facets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """New numbers of the vertices, -1 if gone, and rows of a new mesh that are rows of this."""
         count = len(mesh.vertices)
         points, place = distinct(np.concatenate([mesh.vertices, self.vertices]))

@@ -38,6 +38,9 @@ TAIL_EVERY = 12  # steps: where the tail is wanted finer changes slowly
 _SPLIT_ABOVE, _SPLIT_TO, _MERGE_TO = 0.8, 0.4, 0.1
 # Of the bounds on what a spot or the tail leaves open.
 _SPLIT_PART, _MERGE_PART = 0.6, 0.4
+# Cells beside those that have to be split which are split with them, so that what moves there finds
+# room for some steps. On the sphere, where these are many, that costs more than it saves.
+_ROOM = {2: 6, 3: 0}
 _FIRST_ROUNDS = 60  # in which the mesh is fitted to the initial density
 
 
@@ -112,7 +115,7 @@ class MassFollower:
         if not split.any():
             return
         old = self.forest
-        refined = self._grown(old.refined(split))
+        refined = self._grown(old.refined(self._with_room(split)))
         first = Transfer(old, refined, error.slopes)
         arrays = evolution.carried(first)
         merge = merge[first.origin] & (refined.levels == old.levels[first.origin])
@@ -156,6 +159,13 @@ class MassFollower:
     def _take(self, forest: Forest) -> None:
         self.forest = forest
         self.leaves = Leaves(forest)
+
+    def _with_room(self, split: np.ndarray) -> np.ndarray:
+        """The cells to be split, and those beside them that are as wide or wider."""
+        levels, beside = self.forest.levels, self.forest.neighbours
+        for _ in range(_ROOM[self.forest.dimension]):
+            split = split | (split[beside] & (levels[beside] >= levels[:, None])).any(axis=1)
+        return split
 
     def _volumes(self, before: FiniteVolumes | None = None) -> FiniteVolumes:
         return FiniteVolumes(build_mesh(self.forest.surface, self._comm), before)

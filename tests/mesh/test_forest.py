@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from meanfield_pde.mesh.checks import check_surface
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.geometry import cell_mean, cell_volume, normalised
-from meanfield_pde.mesh.surface import Surface, circle_surface, sphere_surface
+from meanfield_pde.mesh.surface import Surface, build_mesh, circle_surface, sphere_surface
 from meanfield_pde.mesh.transfer import Transfer
 
 BASES = {
@@ -147,3 +148,22 @@ def test_any_base_from_a_file() -> None:
     turned = np.array([generator.permutation(cell) for cell in cells])
     forest = grown(Surface(surface.points, turned), 7)
     check_surface(forest.surface, "turned")
+
+
+def test_facet_means_are_taken_over_bit_for_bit() -> None:
+    """Where a mesh did not change they are the same; elsewhere they are computed anew."""
+    forest = Forest.of(sphere_surface(320))
+    volumes = FiniteVolumes(build_mesh(forest.surface))
+    for angle in (0.0, 0.4, 0.8):
+        place = np.array([np.cos(angle), np.sin(angle), 0.2])
+        middle = normalised(forest.corners.mean(axis=1))
+        finer = forest.refined(np.linalg.norm(middle - place, axis=1) < 0.3)
+        forest = finer.coarsened(finer.levels > 1)
+        after = FiniteVolumes(build_mesh(forest.surface), volumes)
+        anew = FiniteVolumes(build_mesh(forest.surface))
+        _, rows, _ = volumes.facet_stencils.kept(after)
+        assert 0.3 < len(rows) / len(after.facet_vertices) < 0.95
+        for name in ("data", "indices", "indptr"):
+            found, expected = (getattr(each.facet_means, name) for each in (after, anew))
+            np.testing.assert_array_equal(found, expected)
+        volumes = after

@@ -7,11 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, Component, InputError, VonMises, circle_mesh, solve
+from meanfield_pde import (
+    Attention,
+    Component,
+    InputError,
+    VonMises,
+    circle_mesh,
+    solve,
+    sphere_mesh,
+)
 from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.surface import circle_surface
 from meanfield_pde.solver.mesh_error import Leaves, MeshError
+from tests.benchmarks import exact_distance
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, metastable, rotation
 
@@ -76,6 +85,20 @@ def test_as_near_as_asked_for(resolution: float) -> None:
             solution.history["cells"].max()
             < 0.2 * 2 * np.pi / solution.history["least_width"].min()
         )
+
+
+@pytest.mark.slow
+def test_as_near_as_asked_for_on_the_sphere() -> None:
+    """The same in space, where the distance is bounded on a common refinement."""
+    attention = Attention(np.eye(3), np.eye(3), exact_distance.DRIFT, math.inf)
+    resolution = 3e-2
+    solution = solve(
+        attention, sphere_mesh(80), exact_distance.density, until=4.0, resolution=resolution
+    )
+    cells, masses = solution.cells_at(-1).vertices, solution.store.read(-1)
+    exact = exact_distance.exact_masses(4.0)
+    found = exact_distance.distance(cells, masses, exact, 0.2 * resolution)
+    assert 0.05 * resolution < found.low < found.high < resolution
 
 
 def test_a_spot_that_travels_once_round() -> None:
