@@ -1,7 +1,7 @@
 """Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
 
     python -m tests.benchmarks.adaptivity [--quick] [--beta B ...]
-        [--part w1|w1-sphere|lifetimes|sphere|axis|spot|cost]
+        [--part w1|w1-sphere|w1-beta|w1-beta-sphere|lifetimes|sphere|axis|spot|cost]
 
 At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
 density, as it is in its cells, can be taken against 400,000 atoms that moved exactly, and on the
@@ -26,7 +26,7 @@ from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
 from meanfield_pde.case.file import read_case
 from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.initial.given import InitialLike
-from tests.benchmarks import exact_distance, moving_mesh
+from tests.benchmarks import exact_distance, finite_beta, moving_mesh
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import rotation
 
@@ -167,6 +167,8 @@ def main() -> None:
     parts: dict[str, Callable[[], None]] = {
         "w1": lambda: zero_temperature(quick),
         "w1-sphere": lambda: exact_distance.zero_temperature(quick),
+        "w1-beta": lambda: finite_beta.circle(quick, DRIFT, density, distance),
+        "w1-beta-sphere": lambda: finite_beta.sphere(quick),
         "lifetimes": lambda: circle_lifetimes(quick, asked.beta),
         "sphere": lambda: sphere_lifetimes(quick, asked.beta),
         "axis": lambda: moving_mesh.axis(quick, circle_case(320.0), lopsided),

@@ -4,9 +4,9 @@ Nodes x_k with masses m_k, a quadrature rule times the initial density, move wit
 
     x_k' = P V sum_l m_l exp(beta <x_k, x_l>) x_l / sum_l m_l exp(beta <x_k, x_l>),
 
-Q = K = I, by Runge and Kutta's method and sums over all pairs. The rules (equal steps on the circle,
-Gauss times equal steps on the sphere) converge faster than any power, as long as the flow is
-smooth: halving nodes and steps shows how far they are.
+Q = K = I, by Runge and Kutta's method and sums over all pairs. The rules (equal steps on the
+circle, Gauss times equal steps on the sphere) converge faster than any power, as long as the flow
+is smooth: halving nodes and steps shows how far they are.
 
 Any point can be traced back through the flow of the nodes. What a cell holds is what the initial
 density has between the points from which its corners came.
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 Density = Callable[[np.ndarray], np.ndarray]
+Nodes = tuple[np.ndarray, np.ndarray]  # points and masses
 _CHUNK = 4_000_000  # pairs at once
 
 
@@ -43,7 +44,7 @@ class Flow:
     @classmethod
     def of(
         cls,
-        nodes: tuple[np.ndarray, np.ndarray],
+        nodes: Nodes,
         value: np.ndarray,
         beta: float,
         *,
@@ -84,23 +85,28 @@ class Flow:
         return x
 
 
-def circle_nodes(count: int, density: Density) -> tuple[np.ndarray, np.ndarray]:
-    """Equal steps on the circle; masses add up to one."""
+def circle_nodes(count: int, density: Density, gather: np.ndarray) -> Nodes:
+    """Equal steps on the circle, moved by x -> G x / |G x|; masses add up to one."""
     angle = 2 * np.pi * np.arange(count) / count
     points = np.column_stack([np.cos(angle), np.sin(angle)])
-    masses = density(points)
-    return points, masses / masses.sum()
+    return _gathered(points, np.ones(count), density, gather)
 
 
-def sphere_nodes(count: int, density: Density) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss's rule in z with `count` nodes times twice as many equal steps around the axis."""
+def sphere_nodes(count: int, density: Density, gather: np.ndarray) -> Nodes:
+    """Gauss's rule in z with `count` nodes times twice as many steps around the axis, moved."""
     z, weight = np.polynomial.legendre.leggauss(count)
     angle = np.pi * np.arange(2 * count) / count
     height, around = np.repeat(z, 2 * count), np.tile(angle, count)
     radius = np.sqrt(1 - height**2)
     points = np.column_stack([radius * np.cos(around), radius * np.sin(around), height])
-    masses = np.repeat(weight, 2 * count) * density(points)
-    return points, masses / masses.sum()
+    return _gathered(points, np.repeat(weight, 2 * count), density, gather)
+
+
+def _gathered(points: np.ndarray, weights: np.ndarray, density: Density, by: np.ndarray) -> Nodes:
+    moved = points @ by.T
+    length = np.linalg.norm(moved, axis=1)
+    masses = weights / length ** points.shape[1] * density(moved / length[:, None])
+    return moved / length[:, None], masses / masses.sum()
 
 
 def _velocity(

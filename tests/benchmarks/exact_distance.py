@@ -36,8 +36,9 @@ LINEAR = np.array([0.5, 0.0, -0.2])
 QUADRATIC = np.array([[0.0, 0.15, 0.0], [0.15, 0.0, 0.0], [0.0, 0.0, 0.0]])
 _TURN = scipy.linalg.expm(np.array([[0.0, -0.4, 0.3], [0.4, 0.0, -0.2], [-0.3, 0.2, 0.0]]))
 DRIFT = _TURN @ np.array([[1.0, 0.4, -0.2], [0.0, 0.4, 0.3], [0.0, 0.0, 0.2]]) @ _TURN.T
-# By cutting at most so many pieces more, and so many for the linear program; what it leaves open.
-MOST_PIECES = 40_000
+# So many more pieces are made by cutting; so many of them the linear program takes at most.
+MOST_PIECES, _LARGEST = 40_000, 60_000
+# What it may leave open, and when it is stopped.
 _GAP, _SECONDS = 0.01, 120.0
 TIMES = (1.0, 4.0, 12.0)
 _BARS = 0.05  # of the resolution
@@ -67,6 +68,16 @@ def exact_masses(moment: float) -> Masses:
 
     def masses(triangles: np.ndarray) -> np.ndarray:
         return _initial_masses(_normalised(triangles @ back.T))
+
+    return masses
+
+
+def traced_masses(origin: Callable[[np.ndarray], np.ndarray]) -> Masses:
+    """The same for a flow that says where points came from; edges are taken as geodesic there."""
+
+    def masses(triangles: np.ndarray) -> np.ndarray:
+        points, number = np.unique(triangles.reshape(-1, 3), axis=0, return_inverse=True)
+        return _initial_masses(origin(points)[number.reshape(-1, 3)])
 
     return masses
 
@@ -102,14 +113,17 @@ def _quarters(triangles: np.ndarray) -> np.ndarray:
     return np.stack([np.stack(part, axis=1) for part in parts], axis=1)
 
 
-def distance(cells: np.ndarray, masses: np.ndarray, exact: Masses, wanted: float) -> Interval:
+def distance(
+    cells: np.ndarray, masses: np.ndarray, exact: Masses, wanted: float, most: int = MOST_PIECES
+) -> Interval:
     """Bounds of W1 between masses that are spread evenly over cells and exact ones.
 
     Args:
         cells: geodesic triangles, N x 3 x 3, that cover the sphere.
         masses: in them.
         exact: the other measure.
-        wanted: cells are cut until the bars are below this, or there are `MOST_PIECES` more.
+        wanted: cells are cut until the bars are below this, or there are so many more:
+        most: pieces.
     """
     pieces, mass = cells, masses / masses.sum()
     while True:
@@ -125,7 +139,7 @@ def distance(cells: np.ndarray, masses: np.ndarray, exact: Masses, wanted: float
         # A quarter moved onto another goes half an edge at most. The quarters of the quarters of a
         # smooth density exchange a quarter of what the quarters do, and so on.
         bars = np.abs(mass - other) * spread + exchanged * diameter / 2 * 4 / 3
-        room = (len(cells) + MOST_PIECES - len(pieces)) // 3
+        room = (len(cells) + most - len(pieces)) // 3
         if bars.sum() < wanted or room <= 0:
             break
         order = np.argsort(bars)[::-1][:room]
@@ -141,7 +155,7 @@ def distance(cells: np.ndarray, masses: np.ndarray, exact: Masses, wanted: float
 def _transported(points: np.ndarray, difference: np.ndarray, bar: float) -> Interval:
     # On fine uniform meshes differences are small nearly everywhere: the smallest are left out.
     order = np.argsort(np.abs(difference))
-    left_out, kept = order[:-MOST_PIECES], order[-MOST_PIECES:]
+    left_out, kept = order[:-_LARGEST], order[-_LARGEST:]
     bar += np.pi * np.abs(difference[left_out]).sum()
     points, difference = points[kept], difference[kept]
     surplus, lack = np.maximum(difference, 0.0), np.maximum(-difference, 0.0)
