@@ -37,11 +37,11 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
-from meanfield_pde.attention.heads import Layer, heads_of, memory, pushing
+from meanfield_pde.attention.heads import Layer, heads_of, memory, pushing, sharpness
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.gradients import gradient_weights
@@ -52,7 +52,6 @@ _OPEN = 0.25  # of o, in the error of a flux
 _FLAT = 1 / 6  # of w s, in the place of the mass
 SPOT, SHAPE, NARROWER = 1e-3, 0.5, 2.0
 SEEN, DIP, TAIL_WIDTH = 1e-2, 0.12, 0.45
-_KNOWN = 16  # layers whose kernel is kept
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density
 
 
@@ -115,7 +114,8 @@ class MeshError:
         self._turns = bool(np.isinf(memory(layer)))
         turn = 2 * np.pi / max(pushing(layer), 1e-300)
         self._way = speed * (turn if self._turns else memory(layer))
-        self._kernel = _kernel(layer)
+        # Width of the narrowest kernel; 0 at zero temperature, where no mass is attended to.
+        self._kernel = sharpness(layer) ** -0.5 if sharpness(layer) else 0.0
         self._log_masses = log_masses
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
@@ -167,14 +167,3 @@ class MeshError:
     @cached_property
     def _attended(self) -> np.ndarray:
         return attended(self.leaves.centre, self._log_masses, self._heads)
-
-
-@lru_cache(maxsize=_KNOWN)
-def _kernel(layer: Layer) -> float:
-    """Width of the narrowest kernel; 0 at zero temperature, where no mass is attended to."""
-    lengths = [
-        head.beta * np.linalg.norm(head.query.T @ head.key, 2)
-        for head in heads_of(layer)
-        if not head.zero_temperature
-    ]
-    return float(max(lengths, default=np.inf) ** -0.5) if max(lengths, default=0) else 0.0

@@ -87,25 +87,13 @@ def zero_temperature(quick: bool) -> None:
     runs += [] if quick else [(6400, None)]
     solve(attention, circle_mesh(20), density, until=0.5, resolution=0.1)  # compiles
     for cells, resolution in runs:
-        begun = time.process_time()
-        solution = solve(
-            attention,
-            circle_mesh(cells),
-            density,
-            until=TIMES[-1],
-            save_at=TIMES[:-1],
-            resolution=resolution,
-            threads=1,
-        )
-        seconds = time.process_time() - begun
+        mesh = circle_mesh(cells)
+        solution, seconds = moving_mesh.timed(attention, mesh, density, TIMES, resolution)
         errors = []
         for index, moment in enumerate(TIMES, start=1):
             atoms = moving_mesh.atoms_of(solution, index)
             errors.append(f"{distance(atoms, exact(moment)):.1e}")
-        history = solution.history
-        most = int(history["cells"].max()) if resolution else cells
-        estimate = f"{history['mesh_error'].max():.1e}" if resolution else "-"
-        name = f"{resolution:g}" if resolution else "uniform"
+        name, most, estimate = moving_mesh.named(solution, cells, resolution)
         table.row(name, most, *errors, estimate, solution.steps, f"{seconds:.2f}")
 
 

@@ -19,7 +19,6 @@ both have, what its four quarters would have to exchange.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,6 +28,7 @@ import scipy.linalg
 from meanfield_pde import Attention, solve, sphere_mesh
 from meanfield_pde.wasserstein import wasserstein
 from meanfield_pde.wasserstein.measure import Measure
+from tests.benchmarks import moving_mesh
 from tests.benchmarks.tables import Table
 
 # The initial density, and V with eigenvalues 1, 0.4, 0.2 and no right angles between eigenvectors.
@@ -186,24 +186,12 @@ def zero_temperature(quick: bool) -> None:
     runs += [] if quick else [(20_480, None), (81_920, None), (327_680, None)]
     solve(attention, sphere_mesh(20), density, until=0.05, resolution=0.3)  # compiles
     for cells, resolution in runs:
-        begun = time.process_time()
-        solution = solve(
-            attention,
-            sphere_mesh(cells),
-            density,
-            until=TIMES[-1],
-            save_at=TIMES[:-1],
-            resolution=resolution,
-            threads=1,
-        )
-        seconds = time.process_time() - begun
+        mesh = sphere_mesh(cells)
+        solution, seconds = moving_mesh.timed(attention, mesh, density, TIMES, resolution)
         found = []
         for index, moment in enumerate(TIMES, start=1):
             leaves, masses = solution.cells_at(index).vertices, solution.store.read(index)
             wanted = _BARS * (resolution or runs[0][1] or 1.0)
             found.append(distance(leaves, masses, exact_masses(moment), wanted))
-        history = solution.history
-        most = int(history["cells"].max()) if resolution else cells
-        estimate = f"{history['mesh_error'].max():.1e}" if resolution else "-"
-        name = f"{resolution:g}" if resolution else "uniform"
+        name, most, estimate = moving_mesh.named(solution, cells, resolution)
         table.row(name, most, *found, estimate, solution.steps, f"{seconds:.2f}")

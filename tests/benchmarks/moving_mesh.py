@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -26,6 +26,31 @@ _FITTED = 11
 _PER_CELL = 100  # atoms
 LIMITS = ("growth", "held", "spots", "tail")
 _SPOT = 1e-3  # a cell with more mass than this belongs to a spot
+
+
+def timed(
+    attention: Attention, mesh: Any, density: Any, times: Sequence[float], resolution: float | None
+) -> tuple[Any, float]:
+    """A solution at these times, and the processor time of one thread that it took."""
+    begun = time.process_time()
+    solution = solve(
+        attention,
+        mesh,
+        density,
+        until=times[-1],
+        save_at=times[:-1],
+        resolution=resolution,
+        threads=1,
+    )
+    return solution, time.process_time() - begun
+
+
+def named(solution: Any, cells: int, resolution: float | None) -> tuple[str, int, str]:
+    """Resolution, number of cells and largest estimate, as tables have them."""
+    if resolution is None:
+        return "uniform", cells, "-"
+    history = solution.history
+    return f"{resolution:g}", int(history["cells"].max()), f"{history['mesh_error'].max():.1e}"
 
 
 def atoms_of(solution: Any, index: int) -> tuple[np.ndarray, np.ndarray]:
