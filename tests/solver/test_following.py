@@ -20,7 +20,10 @@ from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.surface import circle_surface
 from meanfield_pde.solver.mesh_error import Leaves, MeshError
-from tests.benchmarks import exact_distance
+from tests.benchmarks.exact_distance import DRIFT as SPHERE_DRIFT
+from tests.benchmarks.exact_distance import density as sphere_density
+from tests.benchmarks.exact_distance import distance as sphere_distance
+from tests.benchmarks.exact_distance import exact_masses
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, metastable, rotation
 
@@ -90,14 +93,12 @@ def test_as_near_as_asked_for(resolution: float) -> None:
 @pytest.mark.slow
 def test_as_near_as_asked_for_on_the_sphere() -> None:
     """The same in space, where the distance is bounded on a common refinement."""
-    attention = Attention(np.eye(3), np.eye(3), exact_distance.DRIFT, math.inf)
+    attention = Attention(np.eye(3), np.eye(3), SPHERE_DRIFT, math.inf)
     resolution = 3e-2
-    solution = solve(
-        attention, sphere_mesh(80), exact_distance.density, until=4.0, resolution=resolution
-    )
+    solution = solve(attention, sphere_mesh(80), sphere_density, until=4.0, resolution=resolution)
     cells, masses = solution.cells_at(-1).vertices, solution.store.read(-1)
-    exact = exact_distance.exact_masses(4.0)
-    found = exact_distance.distance(cells, masses, exact, 0.2 * resolution)
+    exact = exact_masses(4.0)
+    found = sphere_distance(cells, masses, exact, 0.2 * resolution)
     assert 0.05 * resolution < found.low < found.high < resolution
 
 
