@@ -7,10 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, Component, InputError, VonMises, circle_mesh, solve
+from meanfield_pde import (
+    Attention,
+    Component,
+    InputError,
+    VonMises,
+    circle_mesh,
+    solve,
+    sphere_mesh,
+)
 from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.mesh.forest import Forest
-from meanfield_pde.mesh.surface import circle_surface
+from meanfield_pde.mesh.surface import sphere_surface
 from meanfield_pde.solver.mesh_error import Leaves, MeshError
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, metastable, rotation
@@ -90,18 +98,35 @@ def test_a_spot_that_travels_once_round() -> None:
     assert np.abs(solution.history["mass"] - 1).max() < 1e-14
 
 
-@pytest.mark.parametrize(("bend", "wanted"), [(0.0, False), (80.0, True)])
-def test_the_tail_is_wanted_finer_where_tokens_lose_sight(bend: float, wanted: bool) -> None:
-    """Beta = 50: a dip of curvature 80 splits what is seen there in two, a flat tail does not."""
-    leaves = Leaves(Forest.of(circle_surface(60)))
-    angle = np.arctan2(leaves.centre[:, 1], leaves.centre[:, 0])
-    log_masses = bend / 2 * np.minimum(angle**2, 0.25) + np.log(leaves.volume)
-    still = np.zeros(len(angle))
-    found = MeshError(leaves, log_masses, still, Attention(ONE, ONE, ONE, 50.0)).dips()
-    assert found.any() == wanted
-    assert (np.abs(angle[found]) < 0.75).all()
-    cold = MeshError(leaves, log_masses, still, Attention(ONE, ONE, ONE, math.inf))
-    assert not cold.dips().any()
+@pytest.mark.parametrize("beta", [50.0, 200.0, math.inf])
+def test_cells_are_narrow_where_the_velocity_changes(beta: float) -> None:
+    """B^T = diag(1, 0.5, 0.2): by the repeller e3, where B^T x turns fastest, whatever the mass."""
+    stretch = np.diag([1.0, 0.5, 0.2])
+    attention = Attention(stretch, np.eye(3), np.eye(3), beta)
+    leaves = Leaves(Forest.of(sphere_surface(1280)))
+    noise = np.random.default_rng(0).normal(size=(2, len(leaves.volume)))
+    wanted = [MeshError(leaves, masses, 0 * masses, attention).blurred() for masses in 10 * noise]
+    np.testing.assert_array_equal(*wanted)
+    x, width = leaves.centre, leaves.width
+    for cell in np.argsort(-np.abs(x[:, 2]))[[0, 200]]:
+        # How far w may go along the sphere until it has changed by the root of its length.
+        side = np.linalg.svd(x[cell][None])[2][1:]
+        change = np.linalg.norm(beta * side @ stretch) if beta < math.inf else 0.0
+        length = np.sqrt(np.linalg.norm(beta * stretch @ x[cell])) if change else 1.0
+        assert wanted[0][cell] == (width[cell] * change > length)
+    assert wanted[0].any() == (beta < math.inf)
+    assert not wanted[0].all()
+
+
+@pytest.mark.parametrize("cells", [20, 320])
+def test_the_coarsest_mesh_is_fine_enough_from_the_beginning(cells: int) -> None:
+    """Whatever the mesh given is, no cell is wider than the estimate allows."""
+    attention = Attention(np.diag([1.0, 0.5, 0.2]), np.eye(3), np.eye(3), 40.0)
+    solution = solve(attention, sphere_mesh(cells), until=0.05, resolution=0.1)
+    found = solution.cells_at(0)
+    change = 40.0 * np.sqrt(1.29 - (found.points**2 @ np.diag([1.0, 0.25, 0.04])).sum(axis=1))
+    length = np.sqrt(40.0 * np.linalg.norm(found.points @ np.diag([1.0, 0.5, 0.2]), axis=1))
+    assert (np.sqrt(found.volumes) * change <= 1.0001 * length).all()
 
 
 @pytest.mark.slow
