@@ -163,7 +163,7 @@ class MassFollower:
         if forest.count > MOST_CELLS:
             raise SolverError(
                 f"mesh.resolution = {self.resolution:g} takes {forest.count} cells, more than the "
-                f"{MOST_CELLS} that are allowed; ask for less"
+                f"{MOST_CELLS} that are allowed; ask for less, or for a smaller beta"
             )
         return forest
 

@@ -19,7 +19,9 @@ from meanfield_pde import (
 from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.surface import sphere_surface
+from meanfield_pde.solver import following
 from meanfield_pde.solver.mesh_error import Leaves, MeshError
+from tests.benchmarks.adaptivity import sphere_case
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, metastable, rotation
 
@@ -136,6 +138,21 @@ def test_lifetime_with_few_cells() -> None:
     fine = density_lifetime(attention, circle_mesh(800), initial)
     few = density_lifetime(attention, circle_mesh(100), initial, resolution=1e-4)
     assert few.lifetime == pytest.approx(fine.lifetime, rel=1e-2)
+
+
+@pytest.mark.slow
+def test_neither_the_mesh_given_nor_steps_decide_a_lifetime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of the way on the sphere: 9 % apart when only what tokens lose sight of was finer."""
+    attention, initial = sphere_case()
+    found = []
+    for cells, every in ((320, 4), (1280, 4), (320, 10)):
+        monkeypatch.setattr(following, "CHECK_EVERY", every)
+        here = attention.with_beta(40.0)
+        found.append(density_lifetime(here, sphere_mesh(cells), initial, resolution=1e-2).half)
+    assert None not in found
+    assert max(found) < 1.01 * min(found)
 
 
 def test_log_masses_on_a_mesh_that_moves() -> None:
