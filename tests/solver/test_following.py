@@ -21,7 +21,7 @@ from meanfield_pde.case.file import read_case
 from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.surface import sphere_surface
-from meanfield_pde.solver import evolution
+from meanfield_pde.solver import step_length
 from meanfield_pde.solver.mesh_error import Leaves, MeshError
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, metastable, rotation
@@ -151,7 +151,7 @@ def test_neither_the_mesh_given_nor_steps_decide_a_lifetime(
     assert isinstance(attention, Attention)
     found = []
     for cells, growth in ((320, 0.1), (1280, 0.1), (320, 0.06)):
-        monkeypatch.setattr(evolution, "GROWTH_PER_STEP", growth)
+        monkeypatch.setattr(step_length, "GROWTH_PER_STEP", growth)
         here = attention.with_beta(40.0)
         found.append(density_lifetime(here, sphere_mesh(cells), initial, resolution=1e-2).lifetime)
     assert None not in found
