@@ -117,7 +117,6 @@ class MeshError:
         self._turns = bool(np.isinf(memory(layer)))
         turn = 2 * np.pi / max(pushing(layer), 1e-300)
         self._way = speed * (turn if self._turns else memory(layer))
-        self._log_masses = log_masses
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
         self._log_density = leaves.log_density(log_masses)
@@ -147,7 +146,7 @@ class MeshError:
             part: of the bounds on o + s - 1.
             wider: asks for cells so many times wider instead.
         """
-        if all(head.zero_temperature for head in self._heads):
+        if all(head.zero_temperature or head.beta == 0 for head in self._heads):
             return np.zeros(self.leaves.forest.count, dtype=bool)
         shape = self._missed * wider**2 + self._excess(wider)
         width = self.leaves.width * wider
