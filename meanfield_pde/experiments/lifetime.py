@@ -77,6 +77,7 @@ class Lifetime:
         until: how far the measurement went.
         angle: of the principal axis to the dominant eigenspace of V, at `until`, in radians.
         least_width: of the cells of the mesh at the times of the moments; None for tokens.
+        most_cells: of the mesh at these times; None for tokens.
         log_masses: whether the density was followed below the range of doubles.
         wall_time: seconds.
     """
@@ -91,6 +92,7 @@ class Lifetime:
     until: float
     angle: float
     least_width: float | None
+    most_cells: int | None
     log_masses: bool
     wall_time: float
 
@@ -132,31 +134,34 @@ def density_lifetime(
         resolution = check_resolution(resolution, attention.dimension)
     evolution = start_evolution(equation, initial, resolution, progress.projection)
     comm = mesh.comm
-    widths: list[float] = []
+    least: list[float] = []
+    counts: list[int] = []
 
     def moments(times: np.ndarray) -> np.ndarray:
-        return _moments(evolution, times, comm, widths)
+        return _moments(evolution, times, comm, least, counts)
 
     with closing(evolution):
         check_steps([evolution], until, "until", however_long=however_long)
         found = _followed(moments, progress, until, comm)
     wide, seconds = isinstance(evolution, LogEvolution), clock.perf_counter() - begun
     beta, cells = attention.beta, volumes.global_cells
-    width = min(widths) ** (1 / (attention.dimension - 1))
-    mesh_says: dict[str, Any] = {"least_width": width, "log_masses": wide, "wall_time": seconds}
+    width = min(least) ** (1 / (attention.dimension - 1))
+    mesh_says: dict[str, Any] = {"least_width": width, "most_cells": max(counts)}
+    mesh_says |= {"log_masses": wide, "wall_time": seconds}
     return Lifetime("density", beta, cells, None, **asdict(found), **mesh_says)
 
 
 def _moments(
-    evolution: Evolution, times: np.ndarray, comm: MPI.Comm, widths: list[float]
+    evolution: Evolution, times: np.ndarray, comm: MPI.Comm, least: list[float], counts: list[int]
 ) -> np.ndarray:
-    """Second moments at the times, followed until then; adds the least volumes of the cells."""
+    """Second moments at the times, followed until then; adds least volumes and numbers of cells."""
     found = []
     for time in times:
         evolution.advance(float(time), lambda _: stop_if_noted(comm))
         here = evolution.equation.volumes
         centre, volume = here.centre[: here.owned], here.volume[: here.owned]
-        widths.append(comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN))
+        least.append(comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN))
+        counts.append(here.global_cells)
         own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
         found.append(comm.allreduce(own) / evolution.mass)
     return np.array(found)
@@ -210,7 +215,8 @@ def token_lifetime(
 
     found = _followed(moments, progress, until, comm)
     seconds = clock.perf_counter() - begun
-    no_mesh: dict[str, Any] = {"least_width": None, "log_masses": False, "wall_time": seconds}
+    no_mesh: dict[str, Any] = {"least_width": None, "most_cells": None}
+    no_mesh |= {"log_masses": False, "wall_time": seconds}
     return Lifetime("tokens", attention.beta, count, seed, **asdict(found), **no_mesh)
 
 

@@ -33,11 +33,11 @@ LOG = logging.getLogger("meanfield_pde")
 MOST_CELLS = 200_000
 CHECK_EVERY = 4  # steps, if they are short: in units of 1 / |V|,
 _SHORT = 0.02
-TAIL_EVERY = 12  # steps: where the tail is wanted finer changes slowly
 # Of `resolution`: where cells are split, where that stops, and what merged cells may add up to.
 _SPLIT_ABOVE, _SPLIT_TO, _MERGE_TO = 0.8, 0.4, 0.1
-# Of the bounds on what a spot or the tail leaves open.
+# Of the bounds on what a spot leaves open.
 _SPLIT_PART, _MERGE_PART = 0.6, 0.4
+_SPARE = 1.2  # of the largest width, so that merged cells are not split again
 # Cells beside those that have to be split which are split with them, so that what moves there finds
 # room for some steps. On the sphere, where these are many, that costs more than it saves.
 _ROOM = {2: 6, 3: 0}
@@ -92,7 +92,7 @@ class MassFollower:
             flux = equation.right_hand_side(layer).flux(masses)
             with np.errstate(divide="ignore"):
                 error = self._estimate(equation.volumes, np.log(masses), flux, layer)
-            split, _ = self._marks(error, tail=True)
+            split, _ = self._marks(error)
             old = self.forest
             if not split.any():
                 break
@@ -111,7 +111,7 @@ class MassFollower:
         if short and evolution.step % CHECK_EVERY:
             return
         error = self.estimate(evolution)
-        split, merge = self._marks(error, tail=evolution.step % TAIL_EVERY == 0)
+        split, merge = self._marks(error)
         if not split.any():
             return
         old = self.forest
@@ -174,7 +174,7 @@ class MassFollower:
         if forest.count > MOST_CELLS:
             raise SolverError(
                 f"mesh.resolution = {self.resolution:g} takes {forest.count} cells, more than the "
-                f"{MOST_CELLS} that are allowed; ask for less"
+                f"{MOST_CELLS} that are allowed; ask for less, or for a smaller beta"
             )
         return forest
 
@@ -186,10 +186,8 @@ class MassFollower:
         found = volumes.gather(np.column_stack([log_masses, speed]))
         return MeshError(self.leaves, found[:, 0], found[:, 1], layer)
 
-    def _marks(self, error: MeshError, *, tail: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _marks(self, error: MeshError) -> tuple[np.ndarray, np.ndarray]:
         """Which leaves are to be split, and which may be merged; none unless one has to be split.
-
-        The tail is no reason to change the mesh but where it is asked for.
 
         The same on all ranks. Thresholds are rounded to powers of sqrt(2), so that they do not
         hang on the last digits of the masses.
@@ -200,9 +198,9 @@ class MassFollower:
         if self._comm.rank == 0 and (
             error.total > _SPLIT_ABOVE * resolution
             or error.unresolved(resolution).any()
-            or (tail and error.dips().any())
+            or error.blurred().any()
         ):
-            split = error.unresolved(resolution, _SPLIT_PART) | error.dips(_SPLIT_PART)
+            split = error.unresolved(resolution, _SPLIT_PART) | error.blurred()
             if error.total > _SPLIT_ABOVE * resolution:
                 split |= error.misplaced > _threshold(error.misplaced, _SPLIT_TO * resolution)
             parents = error.parents()
@@ -210,7 +208,7 @@ class MassFollower:
             wider = 2.0 ** (1 / (self.forest.dimension - 1))
             merge &= ~split & (levels > 0)
             merge &= ~error.unresolved(resolution, _MERGE_PART, wider)
-            merge &= ~error.dips(_MERGE_PART, wider)
+            merge &= ~error.blurred(_SPARE * wider)
             marks = (split, merge)
         return self._comm.bcast(marks)
 

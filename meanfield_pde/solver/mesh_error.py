@@ -29,10 +29,16 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
     finite temperature a cell with more than `SPOT` of the mass has o + s - 1 below `SHAPE`, down to
     a width of `resolution` / `NARROWER`.
 
-3.  Tail. There is no mass to speak of in the tail that the clusters attend to, and yet it decides
-    how long they stay. What matters most in it is the place that tokens are about to lose sight of
-    (see `sight`). So cells with more than `SEEN` of the attention of a token there have o + s - 1
-    below `DIP`, down to a width of `TAIL_WIDTH` kernels, |beta B|^(-1/2).
+3.  Velocity. There is no mass to speak of in the tail that the clusters attend to, and yet it
+    decides how long they stay. Where log rho bends, m(x) = grad log of the integral of exp(<w, y>)
+    changes as soon as w = beta B^T x does by |w|^(1/2), that is over the distance
+
+        l(x) = max(1, |w|)^(1/2) / |beta B^T P_x|,     |.| the root of the sum of squares,
+
+    which is least about the repeller, where |B^T x| is. On wider cells velocities are interpolated
+    past such changes, from the first steps on; errors of log rho then grow like clusters out of
+    noise. So at finite temperature no cell is wider than `COARSEST` l, whatever the density, from
+    the beginning to the end: nothing of it hangs on the steps, or on the mesh given.
 """
 
 from __future__ import annotations
@@ -45,13 +51,12 @@ from meanfield_pde.attention.heads import Layer, heads_of, memory, pushing, shar
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.forest import Forest
 from meanfield_pde.mesh.gradients import gradient_weights
-from meanfield_pde.solver.sight import attended
 from meanfield_pde.solver.transport import STEEPEST
 
 _OPEN = 0.25  # of o, in the error of a flux
 _FLAT = 1 / 6  # of w s, in the place of the mass
 SPOT, SHAPE, NARROWER = 1e-3, 0.5, 2.0
-SEEN, DIP, TAIL_WIDTH = 1e-2, 0.12, 0.45
+COARSEST = 1.0
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density
 
 
@@ -114,9 +119,7 @@ class MeshError:
         self._turns = bool(np.isinf(memory(layer)))
         turn = 2 * np.pi / max(pushing(layer), 1e-300)
         self._way = speed * (turn if self._turns else memory(layer))
-        # Width of the narrowest kernel; 0 at zero temperature, where no mass is attended to.
-        self._kernel = sharpness(layer) ** -0.5 if sharpness(layer) else 0.0
-        self._log_masses = log_masses
+        self._attends = sharpness(layer) > 0
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
         self._log_density = leaves.log_density(log_masses)
@@ -148,22 +151,28 @@ class MeshError:
             part: of the bounds on o + s - 1.
             wider: asks for cells so many times wider instead.
         """
-        if self._kernel == 0:
+        if not self._attends:
             return np.zeros(self.leaves.forest.count, dtype=bool)
         shape = self._missed * wider**2 + self._excess(wider)
         width = self.leaves.width * wider
         spot = (self._masses > SPOT / wider) & (width > resolution / NARROWER)
         return np.asarray(spot & (shape > part * SHAPE))
 
-    def dips(self, part: float = 1.0, wider: float = 1.0) -> np.ndarray:
-        """Cells that the third estimate wants smaller; arguments as for `unresolved`."""
-        if self._kernel == 0:
-            return np.zeros(self.leaves.forest.count, dtype=bool)
-        shape = self._missed * wider**2 + self._excess(wider)
-        width = self.leaves.width * wider
-        seen = (self._attended > SEEN / wider) & (width > TAIL_WIDTH * self._kernel)
-        return np.asarray(seen & (shape > part * DIP))
+    def blurred(self, wider: float = 1.0) -> np.ndarray:
+        """Cells that the third estimate wants smaller, or would were they so many times wider."""
+        return np.asarray(self.leaves.width * wider > COARSEST * self._shortest)
 
     @cached_property
-    def _attended(self) -> np.ndarray:
-        return attended(self.leaves.centre, self._log_masses, self._heads)
+    def _shortest(self) -> np.ndarray:
+        """The least l of all heads, in each cell; those at zero temperature have none."""
+        x = self.leaves.centre
+        found = np.full(len(x), np.inf)
+        for head in self._heads:
+            if head.zero_temperature or head.beta == 0:
+                continue
+            score = np.linalg.norm(head.scores(x), axis=1)
+            whole = head.beta * np.linalg.norm(head.key_query)
+            # |beta B^T P_x|^2 = |beta B^T|^2 - |beta B^T x|^2, not below its rounding.
+            change = np.sqrt(np.maximum(whole**2 - score**2, 1e-12 * whole**2))
+            found = np.minimum(found, np.sqrt(np.maximum(1.0, score)) / change)
+        return found

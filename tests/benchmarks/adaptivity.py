@@ -1,6 +1,6 @@
 """Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
 
-    python -m tests.benchmarks.adaptivity [--quick] [--beta B ...]
+    python -m tests.benchmarks.adaptivity [--quick] [--beta B ...] [--given N ...]
         [--part w1|w1-sphere|w1-beta|w1-beta-sphere|lifetimes|sphere|axis|spot|cost]
 
 At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
@@ -114,7 +114,8 @@ def lifetimes(
     betas: Sequence[float],
 ) -> None:
     """A table of when the axis leaves, and when it is half of the way."""
-    columns = ["beta", "coarsest", "resolution", "leaves", "half way", "seconds"]
+    solve(attention.with_beta(betas[0]), mesh(20), initial, until=0.01, resolution=0.3)  # compiles
+    columns = ["beta", "given", "resolution", "most cells", "leaves", "half way", "seconds"]
     table = Table(f"Lifetimes, {title}", columns)
     for beta in betas:
         for cells, resolution in runs:
@@ -125,7 +126,7 @@ def lifetimes(
             seconds = time.process_time() - begun
             times = ["-" if one is None else f"{one:.3f}" for one in (found.lifetime, found.half)]
             name = f"{resolution:g}" if resolution else "uniform"
-            table.row(f"{beta:g}", cells, name, *times, f"{seconds:.1f}")
+            table.row(f"{beta:g}", cells, name, found.most_cells, *times, f"{seconds:.1f}")
 
 
 def circle_case(beta: float) -> Attention:
@@ -140,10 +141,13 @@ def sphere_case() -> tuple[Attention, str]:
     return case.attention, "1 + 0.5*x*y + 0.4*z - 0.3*x"
 
 
-def sphere_lifetimes(quick: bool, betas: Sequence[float] | None) -> None:
+def sphere_lifetimes(
+    quick: bool, betas: Sequence[float] | None, given: Sequence[int] | None
+) -> None:
     """Lifetimes of the demo on the sphere, beside uniform meshes."""
     runs: list[Run] = [(1280, None), (5120, None), (1280, 2e-3)]
     runs += [] if quick else [(20_480, None), (5120, 2e-3)]
+    runs = [run for run in runs if given is None or run[0] in given]
     betas = betas or ((100.0,) if quick else (100.0, 200.0, 300.0))
     attention, initial = sphere_case()
     lifetimes("demos/sphere.toml", attention, sphere_mesh, initial, runs, betas)
@@ -158,7 +162,7 @@ def main() -> None:
         "w1-beta": lambda: finite_beta.circle(quick, DRIFT, density, distance),
         "w1-beta-sphere": lambda: finite_beta.sphere(quick),
         "lifetimes": lambda: circle_lifetimes(quick, asked.beta),
-        "sphere": lambda: sphere_lifetimes(quick, asked.beta),
+        "sphere": lambda: sphere_lifetimes(quick, asked.beta, asked.given),
         "axis": lambda: moving_mesh.axis(quick, circle_case(320.0), lopsided),
         "spot": lambda: moving_mesh.travelling_spot(quick, distance),
         "cost": lambda: moving_mesh.cost(quick, circle_case(160.0), *sphere_case()),
@@ -166,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--part", choices=parts)
     parser.add_argument("--beta", type=float, nargs="+", help="of the lifetimes")
+    parser.add_argument("--given", type=int, nargs="+", help="meshes of the sphere, in cells")
     asked = parser.parse_known_args()[0]
     for name, part in parts.items():
         if asked.part in (None, name):
