@@ -22,9 +22,10 @@ import numpy as np
 from numba import njit
 
 from meanfield_pde.wasserstein.restricted import Solution, Tree
+from meanfield_pde.wasserstein.spanning_tree import meeting, regraft, shift, thread
 
 _EPS = float(np.finfo(float).eps)
-# Pivots between two looks at the clock.
+# Pivots between two looks at the clock, after which potentials and flows are computed anew.
 _PIVOTS = 20_000
 
 # Carries no types: numba compiles it for the arguments it meets.
@@ -44,115 +45,58 @@ def solve_on_arcs(
     """A `Solver` that always has something to give; `tie` is the cost of the arcs to the root."""
     n, m = len(a), len(b)
     masses = np.concatenate([a, b])
-    state = np.zeros((6, n + m + 1), np.int64)
-    parent, arc, first, after, before, depth = state
+    ends = np.stack([rows, columns + n]).astype(np.int32)
+    parent, arc, size, last, behind, before = np.empty((6, n + m + 1), np.int32)
     if start is None:
         parent[:], arc[:] = n + m, -1
-        parent[-1] = -1
     else:
         parent[:], arc[:] = start.parent, start.arc
+    parent[-1] = arc[-1] = -1
+    thread(parent, size, last, behind, before)
     flow, potential = np.empty((2, n + m + 1))
-    arrays = (parent, arc, first, after, before, depth, flow, potential)
-    _plant(masses, n, cost, tie, *arrays)
-    position, finished = 0, False
-    while not finished and time.monotonic() < deadline:
-        position, finished = _pivots(rows, columns, cost, n, tie, position, _PIVOTS, *arrays)
-    _plant(masses, n, cost, tie, *arrays)
+    tree = (parent, arc, flow, size, last, behind, before)
+    _balance(masses, n, cost, tie, parent, arc, behind, before, flow, potential)
+    position, pivots, finished = 0, 1, False
+    while pivots and time.monotonic() < deadline:
+        position, pivots = _pivots(*ends, cost, n, position, _PIVOTS, potential, *tree)
+        _balance(masses, n, cost, tie, parent, arc, behind, before, flow, potential)
     on_arcs = np.zeros(len(cost))
     real = np.flatnonzero(arc >= 0)
     on_arcs[arc[real]] = flow[real]
-    tree = Tree(parent.copy(), arc.copy())
-    return Solution(on_arcs, potential[:n], potential[n : n + m], tree, bool(finished))
+    found = Tree(parent.astype(np.int64), arc.astype(np.int64))
+    return Solution(on_arcs, potential[:n], -potential[n : n + m], found, not pivots)
 
 
 @_jit
-def _adopt(child, parent, first, after, before):  # type: ignore[no-untyped-def]
-    """Put a node at the head of the children of its parent."""
-    p = parent[child]
-    head = first[p]
-    after[child], before[child] = head, -1
-    if head >= 0:
-        before[head] = child
-    first[p] = child
-
-
-@_jit
-def _leave(child, parent, first, after, before):  # type: ignore[no-untyped-def]
-    """Take a node from the children of its parent."""
-    left, right = before[child], after[child]
-    if left >= 0:
-        after[left] = right
-    else:
-        first[parent[child]] = right
-    if right >= 0:
-        before[right] = left
-
-
-@_jit
-def _descend(top, cost, tie, parent, arc, first, after, depth, potential):  # type: ignore[no-untyped-def]
-    """Depths and potentials of a node and all below it."""
-    x = top
-    while True:
-        p = parent[x]
-        depth[x] = depth[p] + 1
-        potential[x] = (cost[arc[x]] if arc[x] >= 0 else tie) - potential[p]
-        if first[x] >= 0:
-            x = first[x]
-            continue
-        while x != top and after[x] < 0:
-            x = parent[x]
-        if x == top:
-            return
-        x = after[x]
-
-
-@_jit
-def _plant(  # type: ignore[no-untyped-def]
-    masses, n, cost, tie, parent, arc, first, after, before, depth, flow, potential
+def _balance(  # type: ignore[no-untyped-def]
+    masses, n, cost, tie, parent, arc, behind, before, flow, potential
 ):
-    """Lists of children, depths, potentials and flows of the tree that `parent` describes."""
+    """Potentials that make all arcs of the tree tight, and the flows that the masses ask for."""
     root = masses.size
-    first[:] = -1
-    potential[root], depth[root] = 0.0, 0
-    for x in range(root):
-        _adopt(x, parent, first, after, before)
-    order = np.empty(root, np.int64)
-    used = 0
-    x = first[root]
-    while x >= 0:
-        order[used] = x
-        used += 1
-        x = after[x]
-    place = 0
-    while place < used:
-        x = order[place]
-        place += 1
-        p = parent[x]
-        depth[x] = depth[p] + 1
-        potential[x] = (cost[arc[x]] if arc[x] >= 0 else tie) - potential[p]
-        child = first[x]
-        while child >= 0:
-            order[used] = child
-            used += 1
-            child = after[child]
-    # Of what a node gives (or gets), all that its children do not take goes by its parent.
     flow[:root] = masses
-    flow[root] = 0.0
-    for place in range(root - 1, -1, -1):
-        x = order[place]
+    flow[root] = potential[root] = 0.0
+    x = behind[root]
+    while x != root:
+        length = cost[arc[x]] if arc[x] >= 0 else tie
+        potential[x] = potential[parent[x]] + (length if x < n else -length)
+        x = behind[x]
+    # Of what a node gives (or gets), all that its children do not take goes by its parent.
+    x = before[root]
+    while x != root:
         flow[x] = max(flow[x], 0.0)
         flow[parent[x]] -= flow[x]
+        x = before[x]
 
 
 @_jit
-def _entering(rows, columns, cost, n, start, block, potential):  # type: ignore[no-untyped-def]
+def _entering(sources, targets, cost, start, block, potential):  # type: ignore[no-untyped-def]
     """The arc of the next block that violates most, and where to go on; -1 if there is none."""
-    arcs = rows.size
+    arcs = sources.size
     best, worst = -1, 0.0
     position, left = start, block
     for _ in range(arcs):
-        u, v = potential[rows[position]], potential[n + columns[position]]
-        excess = cost[position] - u - v
+        u, v = potential[sources[position]], potential[targets[position]]
+        excess = cost[position] - u + v
         if excess < worst and excess < -4.0 * _EPS * (abs(u) + abs(v)):
             best, worst = position, excess
         position += 1
@@ -168,48 +112,46 @@ def _entering(rows, columns, cost, n, start, block, potential):  # type: ignore[
 
 @_jit
 def _pivots(  # type: ignore[no-untyped-def]
-    rows, columns, cost, n, tie, position, most,
-    parent, arc, first, after, before, depth, flow, potential,
+    sources, targets, cost, n, position, most,
+    potential, parent, arc, flow, size, last, behind, before,
 ):  # fmt: skip
-    """At most so many pivots; where the search for arcs stands, and whether there is none left."""
-    block = max(10, int(math.sqrt(rows.size)))
-    for _ in range(most):
-        e, position = _entering(rows, columns, cost, n, position, block, potential)
+    """At most so many pivots; where the search for arcs stands, and how many there were."""
+    block = max(10, int(math.sqrt(sources.size)))
+    for pivot in range(most):
+        e, position = _entering(sources, targets, cost, position, block, potential)
         if e < 0:
-            return position, True
-        source, target = rows[e], n + columns[e]
+            return position, pivot
+        source, target = sources[e], targets[e]
         # Flow goes around: down to the source from where both paths to the root meet, and up from
         # the target. What decreases are arcs of sources on the first and of targets on the second.
-        x, y = source, target
+        meet = meeting(source, target, parent, size)
         least, leaving, from_source = np.inf, -1, True
-        while x != y:
-            if depth[x] >= depth[y]:
-                if x < n and flow[x] < least:
-                    least, leaving, from_source = flow[x], x, True
-                x = parent[x]
-            else:
-                if y >= n and flow[y] <= least:
-                    least, leaving, from_source = flow[y], y, False
-                y = parent[y]
-        meet = x
+        x = source
+        while x != meet:
+            if x < n and flow[x] < least:
+                least, leaving = flow[x], x
+            x = parent[x]
+        x = target
+        while x != meet:
+            if x >= n and flow[x] <= least:
+                least, leaving, from_source = flow[x], x, False
+            x = parent[x]
         x = source
         while x != meet:
             flow[x] = max(flow[x] - least, 0.0) if x < n else flow[x] + least
             x = parent[x]
-        y = target
-        while y != meet:
-            flow[y] = max(flow[y] - least, 0.0) if y >= n else flow[y] + least
-            y = parent[y]
+        x = target
+        while x != meet:
+            flow[x] = max(flow[x] - least, 0.0) if x >= n else flow[x] + least
+            x = parent[x]
         # The part of the tree that hangs on the leaving arc is hung on the entering one.
-        x, p = (source, target) if from_source else (target, source)
-        top, via, amount = x, e, least
-        while True:
-            up, old_arc, old_flow = parent[x], arc[x], flow[x]
-            _leave(x, parent, first, after, before)
-            parent[x], arc[x], flow[x] = p, via, amount
-            _adopt(x, parent, first, after, before)
-            if x == leaving:
-                break
-            p, x, via, amount = x, up, old_arc, old_flow
-        _descend(top, cost, tie, parent, arc, first, after, depth, potential)
-    return position, False
+        excess = cost[e] - potential[source] + potential[target]
+        if from_source:
+            top, host, by = source, target, excess
+        else:
+            top, host, by = target, source, -excess
+        regraft(
+            top, leaving, host, e, least, meet, parent, arc, flow, size, last, behind, before
+        )
+        shift(top, by, potential, size, last, behind)
+    return position, most
