@@ -23,6 +23,7 @@ def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dic
         "steps": solution.steps,
         "rejected_steps": solution.rejected,
         "wall_time_seconds": solution.wall_time,
+        "seconds": simulation.seconds,
         "cells": simulation.evolution.equation.volumes.global_cells,
         "ranks": simulation.comm.size,
         "threads_per_rank": simulation.threads,

@@ -54,7 +54,7 @@ def write_checkpoint(directory: Path, simulation: Simulation) -> None:
     def write(path: Path) -> None:
         with new_hdf5(path) as file:
             file.attrs["mesh"] = _mesh_hash(simulation.cells)
-            file.attrs["wall_time"] = simulation.wall_time
+            file.attrs["seconds"] = json.dumps(simulation.seconds)
             file.attrs["saved"] = len(simulation.store)
             for name, evolution in simulation.evolutions.items():
                 group = file.create_group(name)
@@ -100,7 +100,7 @@ def restore_checkpoint(directory: Path, simulation: Simulation, store: Store) ->
         evolution.rejected = at["rejected"]
         evolution.limited, evolution.split_limit = at["limited"], at["split_limit"]
         evolution.noise_step = at["noise_step"]
-    simulation.wall_time = data["wall_time"]
+    simulation.seconds |= data["seconds"]
     simulation.store = store
     if simulation.distances is not None:
         simulation.distances.open = data["open_distances"]
@@ -143,7 +143,8 @@ def _read(
                 data[name] = (arrays, {key: kind(group.attrs[key]) for key, kind in _CLOCK.items()})
             saved = int(file.attrs["saved"])
             data["saved"] = saved
-            data["wall_time"] = float(file.attrs["wall_time"])
+            seconds = json.loads(file.attrs["seconds"])
+            data["seconds"] = {str(part): float(value) for part, value in seconds.items()}
             data["columns"] = [str(name) for name in file.attrs["columns"]]
             if file["history"].shape[:1] != (saved,):
                 raise ValueError(f"history must have {saved} rows")

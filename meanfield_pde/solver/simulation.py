@@ -70,6 +70,7 @@ class Simulation:
         evolution: the state and its time.
         zero: the same problem at zero temperature, alongside; or None.
         store: the saved densities. rows: a row of the history for each of them.
+        seconds: what each part of the run has taken so far.
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class Simulation:
         self.until = 0.0
         self.store: Store = MemoryStore()
         self.rows: list[dict[str, float]] = []
-        self.wall_time = 0.0
+        self.seconds = {"steps": 0.0, "distances": 0.0, "output": 0.0}
+        self._lap = 0.0
 
     @property
     def log_masses(self) -> bool:
@@ -135,29 +137,41 @@ class Simulation:
         ahead = self.ahead(save_times)
         self.until = save_times[-1]
         pieces(self.attention, 0.0, self.until)  # refuses layers that end before
-        begun = clock.perf_counter() - self.wall_time
+        self._lap = clock.perf_counter()
 
         def tell(what: str) -> None:
-            self.wall_time = clock.perf_counter() - begun
+            self._spent_on("output")
             for observer in watching:
                 getattr(observer, what)(self)
             if foreign:
                 with shared_errors(self.comm):
                     for observer in foreign:
                         getattr(observer, what)(self)
+            self._spent_on("output")
+
+        def stepped(_: Evolution) -> None:
+            self._spent_on("steps")
+            tell("stepped")
 
         tell("started")
         try:
             for time in ahead:
-                self.evolution.advance(time, lambda _: tell("stepped"))
+                self.evolution.advance(time, stepped)
                 if self.zero is not None:
                     self.zero.advance(time)
+                self._spent_on("steps")
                 self._save()
                 tell("saved")
             self.store.finish()
         finally:
             for observer in (*watching, *foreign):  # each rank by itself: one may be alone here
                 observer.finished(self)
+
+    def _spent_on(self, part: str) -> None:
+        """Count the seconds since the last call for a part of the run."""
+        now = clock.perf_counter()
+        self.seconds[part] += now - self._lap
+        self._lap = now
 
     def ahead(self, save_times: Sequence[float]) -> list[float]:
         """The times still to be saved; after a restart the state may stand between two of them."""
@@ -193,7 +207,9 @@ class Simulation:
             self.diagnostics.use(layer)
         row |= self.diagnostics.row(arrays[MASSES])
         if self.distances is not None:
+            self._spent_on("output")
             row |= on_root(self.comm, self.distances.row, density, zero)
+            self._spent_on("distances")
         row["log_energy"] = row.pop("log_energy")  # last: not one of the columns users know
         if isinstance(self.evolution.follower, MassFollower):
             row |= self.evolution.follower.row(self.evolution)
@@ -240,7 +256,7 @@ class Simulation:
             cost=CompareCase.cost if self.distances is None else self.distances.settings.cost,
             steps=self.evolution.step,
             rejected=self.evolution.rejected,
-            wall_time=self.wall_time,
+            wall_time=sum(self.seconds.values()),
             tolerance=self.equation.settings.tolerance,
             mesh=self.volumes.mesh,
         )

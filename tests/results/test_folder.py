@@ -135,6 +135,10 @@ def test_summary(result: Path) -> None:
     assert (summary["ranks"], summary["threads_per_rank"]) == (1, 1)
     assert summary["mass_drift"] < 1e-13
     assert 0 < summary["wall_time_seconds"] < 120
+    parts = summary["seconds"]
+    assert set(parts) == {"steps", "distances", "output"}
+    assert parts["steps"] > 0 and parts["output"] > 0
+    assert sum(parts.values()) == pytest.approx(summary["wall_time_seconds"])
     assert {"meanfield_pde", "petsc", "dolfinx"} <= set(summary["versions"])
 
 
