@@ -31,8 +31,8 @@ LOG = logging.getLogger("meanfield_pde")
 # Relative width at which the interval of a distance in the history is closed.
 RTOL = 1e-8
 # Part of the mass that may have moved since the last time for its potentials to be a start, by p.
-# They save a third of the time where 0.2 % has moved, with p = 2 still a seventh where 2 % has, with
-# p = 1 nothing where 0.6 % has, and beyond they cost time.
+# They save a third of the time where 0.2 % has moved; with p = 2 still a seventh where 2 % has,
+# with p = 1 nothing where 0.6 % has, and beyond they cost time.
 MOST_MOVED = {1: 0.005, 2: 0.02}
 
 Pair = tuple[str, Measure, Measure]
