@@ -137,7 +137,7 @@ def test_summary(result: Path) -> None:
     assert 0 < summary["wall_time_seconds"] < 120
     parts = summary["seconds"]
     assert set(parts) == {"steps", "distances", "output"}
-    assert parts["steps"] > 0 and parts["output"] > 0
+    assert min(parts["steps"], parts["output"]) > 0
     assert sum(parts.values()) == pytest.approx(summary["wall_time_seconds"])
     assert {"meanfield_pde", "petsc", "dolfinx"} <= set(summary["versions"])
 
