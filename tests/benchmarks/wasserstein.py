@@ -4,6 +4,7 @@
 
     densities  smooth densities at scattered points of the sphere, no two in common
     random     random points of the sphere with random masses
+    tokens     the same points with equal masses, an assignment problem
     meshes     smooth densities on the cells of two icosahedral meshes, the second a size finer
     images     two random images of a square, smooth, on the same pixels (as DOTmark's GRF classes)
 
@@ -35,7 +36,7 @@ RTOL = 1e-8
 MOST_FOR_POT, MOST_FOR_SCIPY = 10_000, 5_000
 REPEAT = 5  # solves, of which the fastest counts, of up to so many atoms:
 SHORT = 1_000
-SMALL = {"densities": (1_000, 2_500, 5_000)}
+SMALL = {"densities": (1_000, 2_500, 5_000), "tokens": (1_000,)}
 LARGE = {
     "densities": (10_000, 65_536, 100_000),
     "random": (1_000, 10_000, 65_536, 100_000),
@@ -48,6 +49,12 @@ def random_atoms(count: int) -> tuple[Measure, Measure]:
     """Random points with random masses."""
     rng = np.random.default_rng(count)
     first, second = (Measure(on_sphere(rng, count, 3), rng.random(count)) for _ in range(2))
+    return first, second
+
+
+def tokens(count: int) -> tuple[Measure, Measure]:
+    """Random points with equal masses."""
+    first, second = (Measure(mu.points, np.ones(count)) for mu in random_atoms(count))
     return first, second
 
 
@@ -84,6 +91,7 @@ def images(count: int) -> tuple[Measure, Measure]:
 KINDS: dict[str, Callable[[int], tuple[Measure, Measure]]] = {
     "densities": sphere_densities,
     "random": random_atoms,
+    "tokens": tokens,
     "meshes": mesh_cells,
     "images": images,
 }
@@ -148,7 +156,7 @@ def main() -> None:
          "scipy s", "status"],
     )  # fmt: skip
     for kind in options.kind:
-        sizes = options.atoms or (*SMALL.get(kind, ()), *(LARGE[kind] if options.full else ()))
+        sizes = options.atoms or SMALL.get(kind, ()) + (LARGE.get(kind, ()) if options.full else ())
         for count in sizes:
             planar = kind == "images"
             both = ("geodesic", "chordal") if count > MOST_FOR_POT else ("geodesic",)
