@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from meanfield_pde.wasserstein.certificate import Plan, Potentials, Problem, feasible_potentials
 
 # Beyond, n x n costs are slower than the linear programs, which never look at most of them.
-MOST_ATOMS = 2000
+MOST_ATOMS = 500
 _SWEEPS = 500  # of shortest paths; by then only rounding is left to gain
 
 
