@@ -85,7 +85,7 @@ run.volumes.comm = evolution._comm = drift._sum._comm = Exchanging(comm)
 vectors = transport._factors, transport._density
 transport._factors, transport._density = map(Exchanging, vectors)
 attention_sum = drift._sum._sum
-for name in ("moments", "sums", "_survey"):
+for name in ("moments", "sums", "_survey", "_survey_blocks"):
     dealt_out(attention_sum, name)
 dealt_out(attention_sum.sources, "_summary")
 dealt_out(drift, "_facet_flux")

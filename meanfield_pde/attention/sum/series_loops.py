@@ -25,6 +25,7 @@ SOURCE, GROUP = 2.0, 200.0  # weighing a source, and looking at a group
 # twice SERIES (once for each part of a maximum), and what is skipped at most DROPPED of Z, which
 # moves the mean by twice that: 4 x 0.15 + 2 x 0.125 < 1.
 SERIES, DROPPED = 0.15, 0.125
+_BINS = 160  # quarters of an exponent
 LARGEST_LIFT = 600.0  # of an exponent over the lower bound of log Z, so that nothing overflows
 
 
@@ -43,30 +44,80 @@ def _above(block, box, x, y, z):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, fastmath=FAST)
+def _centre_of_nodes(block, mean, log_mass, low, centre):  # type: ignore[no-untyped-def]
+    """A number l and a point c with log Z(w) >= l + <w, c> for every w, sharp at w_0.
+
+    By Jensen's inequality in every node, and by the convexity of the logarithm of a sum of their
+    exp(<w, mean> + log mass), whose gradient at w_0 is c.
+    """
+    highest = 4 * NO_MASS
+    for k in range(log_mass.size):
+        low[k] = block[0] * mean[0, k] + block[1] * mean[1, k] + block[2] * mean[2, k]
+        low[k] += log_mass[k]
+    for k in range(log_mass.size):
+        highest = max(highest, low[k])
+    total = 0.0
+    for i in range(3):
+        centre[i] = 0.0
+    for k in range(log_mass.size):
+        if low[k] > highest - 40:
+            part = math.exp(low[k] - highest)
+            total += part
+            for i in range(3):
+                centre[i] += part * mean[i, k]
+    for i in range(3):
+        centre[i] /= total
+    along = block[0] * centre[0] + block[1] * centre[1] + block[2] * centre[2]
+    return highest + math.log(total) - along
+
+
+@numba.njit(cache=True)
+def _lowest_kept(high, allowed):  # type: ignore[no-untyped-def]
+    """A level below which exp(high) adds up to no more than allowed."""
+    most = math.log(allowed)
+    bins = np.zeros(_BINS)
+    for value in high:
+        k = int((value - most + 10) * 4)
+        if k < _BINS:
+            bins[max(k, 0)] += math.exp(value)
+    total, k = 0.0, 0
+    while k < _BINS and total + bins[k] <= allowed:
+        total += bins[k]
+        k += 1
+    # The first bin has no lower end, and nothing that is in it is left out unless all of it is.
+    return most - 10 + k / 4 if k > 0 else 4 * NO_MASS
+
+
+@numba.njit(cache=True, fastmath=FAST)
 def _groups_in_reach(block, size, tree, groups, tolerance, found):  # type: ignore[no-untyped-def]
     """Write the groups of sources that may count for a block to `found`, and give their number.
 
-    Jensen's inequality for the node that is best at the block's centre bounds log Z from below.
+    Those left out hold less than DROPPED times the tolerance of Z(w), for every w of the block.
     """
     node_mean, node_log_mass, top_box, top_log_mass = tree
     box, log_mass = groups
-    best, highest = 0, 4 * NO_MASS
-    for k in range(node_log_mass.size):
-        low = block[0] * node_mean[0, k] + block[1] * node_mean[1, k] + block[2] * node_mean[2, k]
-        low += node_log_mass[k]
-        if low > highest:
-            best, highest = k, low
-    x, y, z = node_mean[0, best], node_mean[1, best], node_mean[2, best]
-    least = math.log(DROPPED * tolerance / log_mass.size) + node_log_mass[best]
+    centre, low = np.empty(3), np.empty(node_log_mass.size)
+    level = _centre_of_nodes(block, node_mean, node_log_mass, low, centre)
+    x, y, z = centre[0], centre[1], centre[2]
+    allowed = DROPPED * tolerance / 2
+    least = math.log(allowed / log_mass.size) + level
+    high = np.empty(log_mass.size)
     count, inside = 0, TOP // size
     for top in range(top_log_mass.size):
         if _above(block, top_box[top], x, y, z) + top_log_mass[top] < least:
             continue
         for group in range(top * inside, min((top + 1) * inside, log_mass.size)):
-            if _above(block, box[group], x, y, z) + log_mass[group] >= least:
-                found[count] = group
+            above = _above(block, box[group], x, y, z) + log_mass[group]
+            if above >= least:
+                found[count], high[count] = group, above - level
                 count += 1
-    return count
+    least = _lowest_kept(high[:count], allowed)
+    kept = 0
+    for k in range(count):
+        if high[k] >= least:
+            found[kept] = found[k]
+            kept += 1
+    return kept
 
 
 @numba.njit(cache=True, fastmath=FAST)
