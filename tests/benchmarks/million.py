@@ -6,9 +6,9 @@ A quarter of an hour in all, so that it can be asked for in pieces; --quick take
 
 Seconds are those of a sum at a share of the targets, spread evenly in runs, divided by that share.
 'Error' is the largest distance to means by extended precision, at 40 targets; 'repeated' what every
-rank does for itself when there are several (masses taken in, upper levels of the tree; where tiles
-or series are used, putting them in order), in parts of the sum; 'tiles' how many times as long tiles
-take for the same targets.
+rank does for itself when there are several (masses taken in, upper levels of the tree; for tiles or
+series, putting masses in order), in parts of the sum; 'tiles' how many times as long tiles take for
+the same targets.
 """
 
 from __future__ import annotations
