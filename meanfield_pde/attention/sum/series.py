@@ -42,7 +42,7 @@ from meanfield_pde.attention.sum.series_loops import block_sums
 from meanfield_pde.attention.sum.sources import MANY, Sources, Targets
 from meanfield_pde.attention.sum.tree import LEAF, TILE, TOP, boxes
 
-# Targets of a block and sources of a group: the fewest with which rho exceeds the limit, as measured.
+# Targets of a block and sources of a group: the fewest with which rho exceeds a limit, as measured.
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 _SPAN, _SPAN_OF_MANY = 0.5, 0.2  # with fewer than TOP, and from there on
 _PART = 4  # blocks that a thread takes at once
