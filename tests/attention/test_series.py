@@ -12,7 +12,7 @@ from meanfield_pde.attention.sum import AttentionSum
 from meanfield_pde.attention.sum.cost_model import estimate
 from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
 from meanfield_pde.attention.sum.series import SIZES, Series
-from meanfield_pde.attention.sum.series_loops import _lowest_kept
+from meanfield_pde.attention.sum.series_reach import lowest_kept
 from meanfield_pde.attention.sum.sources import Sources, Targets
 from meanfield_pde.attention.sum.tree import TILE, TOP
 
@@ -219,12 +219,12 @@ def test_what_is_out_of_reach_is_left_out_together() -> None:
     generator = np.random.default_rng(4)
     high = generator.uniform(-60, 0, 5000)
     allowed = 1e-11
-    least = _lowest_kept(high, allowed)
+    least = lowest_kept(high, allowed)
     left_out = high[high < least]
     assert 0 < np.exp(left_out).sum() <= allowed
     assert len(left_out) > np.count_nonzero(high < np.log(allowed / len(high)))
     assert np.exp(high[high < least + 1.0]).sum() > allowed
-    assert _lowest_kept(np.zeros(10), allowed) < 0
+    assert lowest_kept(np.zeros(10), allowed) < 0
 
 
 def test_the_estimate_takes_the_cheapest() -> None:

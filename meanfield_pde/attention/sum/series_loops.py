@@ -11,9 +11,9 @@ import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST
+from meanfield_pde.attention.sum.series_reach import groups_in_reach
 from meanfield_pde.attention.sum.series_terms import add_series, add_terms
 from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, NO_MASS, power_of_two
-from meanfield_pde.attention.sum.tree import TOP
 
 POWERS = 8  # highest power of the normal part of an exponent
 _TERMS = (HIGHEST + 1) * (HIGHEST + 2) // 2 + 2
@@ -24,100 +24,8 @@ SOURCE, GROUP = 2.0, 200.0  # weighing a source, and looking at a group
 # Shares of the tolerance: each of the errors of Z and of the sum of M y exp(<w, y>) is at most
 # twice SERIES (once for each part of a maximum), and what is skipped at most DROPPED of Z, which
 # moves the mean by twice that: 4 x 0.15 + 2 x 0.125 < 1.
-SERIES, DROPPED = 0.15, 0.125
-_BINS = 160  # quarters of an exponent
+SERIES = 0.15
 LARGEST_LIFT = 600.0  # of an exponent over the lower bound of log Z, so that nothing overflows
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _above(block, box, x, y, z):  # type: ignore[no-untyped-def]
-    """Upper bound of <w, y'> - <w, (x, y, z)> for w in the box of a block and y' in that given."""
-    a, b, c = box[0] - x, box[1] - y, box[2] - z
-    high = block[0] * a + block[1] * b + block[2] * c
-    for i in range(3, 12, 3):
-        high += abs(block[0] * box[i] + block[1] * box[i + 1] + block[2] * box[i + 2])
-        high += abs(block[i] * a + block[i + 1] * b + block[i + 2] * c)
-        for j in range(3, 12, 3):
-            along = block[j] * box[i] + block[j + 1] * box[i + 1] + block[j + 2] * box[i + 2]
-            high += abs(along)
-    return high
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _centre_of_nodes(block, mean, log_mass, low, centre):  # type: ignore[no-untyped-def]
-    """A number l and a point c with log Z(w) >= l + <w, c> for every w, sharp at w_0.
-
-    By Jensen's inequality in every node, and by the convexity of the logarithm of a sum of their
-    exp(<w, mean> + log mass), whose gradient at w_0 is c.
-    """
-    highest = 4 * NO_MASS
-    for k in range(log_mass.size):
-        low[k] = block[0] * mean[0, k] + block[1] * mean[1, k] + block[2] * mean[2, k]
-        low[k] += log_mass[k]
-    for k in range(log_mass.size):
-        highest = max(highest, low[k])
-    total = 0.0
-    for i in range(3):
-        centre[i] = 0.0
-    for k in range(log_mass.size):
-        if low[k] > highest - 40:
-            part = math.exp(low[k] - highest)
-            total += part
-            for i in range(3):
-                centre[i] += part * mean[i, k]
-    for i in range(3):
-        centre[i] /= total
-    along = block[0] * centre[0] + block[1] * centre[1] + block[2] * centre[2]
-    return highest + math.log(total) - along
-
-
-@numba.njit(cache=True)
-def _lowest_kept(high, allowed):  # type: ignore[no-untyped-def]
-    """A level below which exp(high) adds up to no more than allowed."""
-    most = math.log(allowed)
-    bins = np.zeros(_BINS)
-    for value in high:
-        k = int((value - most + 10) * 4)
-        if k < _BINS:
-            bins[max(k, 0)] += math.exp(value)
-    total, k = 0.0, 0
-    while k < _BINS and total + bins[k] <= allowed:
-        total += bins[k]
-        k += 1
-    # The first bin has no lower end, and nothing that is in it is left out unless all of it is.
-    return most - 10 + k / 4 if k > 0 else 4 * NO_MASS
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _groups_in_reach(block, size, tree, groups, tolerance, found):  # type: ignore[no-untyped-def]
-    """Write the groups of sources that may count for a block to `found`, and give their number.
-
-    Those left out hold less than DROPPED times the tolerance of Z(w), for every w of the block.
-    """
-    node_mean, node_log_mass, top_box, top_log_mass = tree
-    box, log_mass = groups
-    centre, low = np.empty(3), np.empty(node_log_mass.size)
-    level = _centre_of_nodes(block, node_mean, node_log_mass, low, centre)
-    x, y, z = centre[0], centre[1], centre[2]
-    allowed = DROPPED * tolerance / 2
-    least = math.log(allowed / log_mass.size) + level
-    high = np.empty(log_mass.size)
-    count, inside = 0, max(1, TOP // size)
-    for top in range(-(-log_mass.size // inside)):
-        if inside > 1 and _above(block, top_box[top], x, y, z) + top_log_mass[top] < least:
-            continue
-        for group in range(top * inside, min((top + 1) * inside, log_mass.size)):
-            above = _above(block, box[group], x, y, z) + log_mass[group]
-            if above >= least:
-                found[count], high[count] = group, above - level
-                count += 1
-    least = _lowest_kept(high[:count], allowed)
-    kept = 0
-    for k in range(count):
-        if high[k] >= least:
-            found[kept] = found[k]
-            kept += 1
-    return kept
 
 
 @numba.njit(cache=True, fastmath=FAST)
@@ -268,7 +176,7 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
     points, log_masses, local, tree, groups = sources
     box, log_mass, frame, half, size = groups
     every = np.empty(log_mass.size, np.int64)
-    found = every[: _groups_in_reach(block, size, tree, (box, log_mass), tolerance, every)]
+    found = every[: groups_in_reach(block, size, tree, (box, log_mass), tolerance, every)]
     weights, share = np.empty((found.size, size)), np.empty(found.size)
     mean = np.empty(3)
     level = _weigh_all(block, points, log_masses, size, found, weights, share, mean)
