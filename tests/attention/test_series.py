@@ -14,7 +14,7 @@ from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
 from meanfield_pde.attention.sum.series import SIZES, Series
 from meanfield_pde.attention.sum.series_reach import lowest_kept
 from meanfield_pde.attention.sum.sources import Sources, Targets
-from meanfield_pde.attention.sum.tree import TILE, TOP
+from meanfield_pde.attention.sum.tree import TILE
 
 TOLERANCE = 1e-10
 Measure = tuple[np.ndarray, np.ndarray]  # points, log masses
@@ -197,21 +197,6 @@ def test_groups_widen_with_the_kernel() -> None:
     points, scores = spiral(20_000), spiral(10_000)
     sizes = [series_of(points, beta * scores, np.zeros(20_000))[0].size for beta in (3.0, 1000.0)]
     assert sizes[0] > sizes[1] == SIZES[0]
-
-
-def test_groups_of_thousands_are_within_the_tolerance() -> None:
-    """Wider than a node of the tree's top level, in a tree whose last group is not full."""
-    points, log_masses = tails_of_1e_minus_300(20_011)
-    scores = 0.2 * spiral(9001)
-    series, targets = series_of(points, scores, log_masses)
-    assert series.size > TOP
-    found, done = series.sums(np.arange(targets.tiles))
-    assert done.all()
-    sample = np.arange(0, targets.tiles * TILE, 101)
-    means, logs = naive(scores[targets.order[sample]], points, log_masses)
-    error = np.linalg.norm((found[:3, sample].T - means).astype(float), axis=1)
-    assert error.max() <= TOLERANCE
-    assert np.abs(found[3, sample] - logs).max() <= TOLERANCE
 
 
 def test_what_is_out_of_reach_is_left_out_together() -> None:

@@ -40,11 +40,11 @@ import numpy as np
 from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
 from meanfield_pde.attention.sum.series_loops import block_sums
 from meanfield_pde.attention.sum.sources import MANY, Sources, Targets
-from meanfield_pde.attention.sum.tree import LEAF, TILE, TOP, boxes
+from meanfield_pde.attention.sum.tree import LEAF, TILE, boxes
 
-# Targets of a block and sources of a group: the fewest with which rho exceeds a limit, as measured.
-SIZES = (128, 256, 512, 1024, 2048, 4096)
-_SPAN, _SPAN_OF_MANY = 0.5, 0.2  # with fewer than TOP, and from there on
+# Targets of a block and sources of a group: the fewest with which rho exceeds this, as measured.
+SIZES = (128, 256, 512, 1024)
+_SPAN = 0.5
 _PART = 4  # blocks that a thread takes at once
 
 
@@ -65,7 +65,7 @@ class Series:
             self.size = size
             self._boxes, self._block_boxes = boxes(ordered, size), boxes(scores, size)
             span = np.median(_widths(self._boxes)) * np.median(_widths(self._block_boxes))
-            if span > (_SPAN if size < TOP else _SPAN_OF_MANY):
+            if span > _SPAN:
                 break
         self.tiles = self.size // TILE
         self.blocks = len(self._block_boxes)

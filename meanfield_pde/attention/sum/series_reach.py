@@ -90,9 +90,9 @@ def groups_in_reach(block, size, tree, groups, tolerance, found):  # type: ignor
     allowed = DROPPED * tolerance / 2
     least = math.log(allowed / log_mass.size) + level
     high = np.empty(log_mass.size)
-    count, inside = 0, max(1, TOP // size)
-    for top in range(-(-log_mass.size // inside)):
-        if inside > 1 and _above(block, top_box[top], x, y, z) + top_log_mass[top] < least:
+    count, inside = 0, TOP // size
+    for top in range(top_log_mass.size):
+        if _above(block, top_box[top], x, y, z) + top_log_mass[top] < least:
             continue
         for group in range(top * inside, min((top + 1) * inside, log_mass.size)):
             above = _above(block, box[group], x, y, z) + log_mass[group]
