@@ -12,6 +12,7 @@ from meanfield_pde.attention.sum import AttentionSum
 from meanfield_pde.attention.sum.cost_model import estimate
 from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
 from meanfield_pde.attention.sum.series import SIZES, Series
+from meanfield_pde.attention.sum.series_reach import lowest_kept
 from meanfield_pde.attention.sum.sources import Sources, Targets
 from meanfield_pde.attention.sum.tree import TILE
 
@@ -196,6 +197,19 @@ def test_groups_widen_with_the_kernel() -> None:
     points, scores = spiral(20_000), spiral(10_000)
     sizes = [series_of(points, beta * scores, np.zeros(20_000))[0].size for beta in (3.0, 1000.0)]
     assert sizes[0] > sizes[1] == SIZES[0]
+
+
+def test_what_is_out_of_reach_is_left_out_together() -> None:
+    """Groups left out hold no more than is allowed, and fewer are kept than one by one."""
+    generator = np.random.default_rng(4)
+    high = generator.uniform(-60, 0, 5000)
+    allowed = 1e-11
+    least = lowest_kept(high, allowed)
+    left_out = high[high < least]
+    assert 0 < np.exp(left_out).sum() <= allowed
+    assert len(left_out) > np.count_nonzero(high < np.log(allowed / len(high)))
+    assert np.exp(high[high < least + 1.0]).sum() > allowed
+    assert lowest_kept(np.zeros(10), allowed) < 0
 
 
 def test_the_estimate_takes_the_cheapest() -> None:

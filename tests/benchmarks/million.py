@@ -6,13 +6,16 @@ A quarter of an hour in all, so that it can be asked for in pieces; --quick take
 
 Seconds are those of a sum at a share of the targets, spread evenly in runs, divided by that share.
 'Error' is the largest distance to means by extended precision, at 40 targets; 'repeated' what every
-rank does for itself (sorting the masses in, the tree, the survey), in parts of the sum; 'tiles' how
-many times as long tiles take for the same targets.
+rank does for itself when there are several (masses taken in, upper levels of the tree; for tiles or
+series, putting masses in order), in parts of the sum; 'tiles' how many times as long tiles take for
+the same targets.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -44,6 +47,32 @@ def sampled_tiles(sums: AttentionSum) -> np.ndarray:
     wanted = min(count, max(4, SAMPLED // (16 * run)))
     runs = np.unique(np.linspace(0, count - 1, wanted).astype(np.int64))
     return (runs[:, None] * run + np.arange(run)).ravel()
+
+
+def take_in(sums: AttentionSum, log_masses: np.ndarray) -> None:
+    """Load masses, and put them in order where that will be needed."""
+    sums.load(log_masses)
+    if not sums.estimate.use_low_rank:
+        sums.sources.log_masses()
+
+
+def shared_out(sums: AttentionSum, log_masses: np.ndarray) -> float:
+    """Seconds of loading masses that are dealt out to the ranks if there are several."""
+    spent = 0.0
+
+    def share(work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
+        nonlocal spent
+        begun = time.process_time()
+        rows = work(items)
+        spent += time.process_time() - begun
+        return rows
+
+    found = []
+    for _ in range(2):
+        spent = 0.0
+        sums.load(log_masses, share)
+        found.append(spent)
+    return min(found)
 
 
 def parts() -> tuple[list[int], list[float], list[str]]:
@@ -86,12 +115,13 @@ def main() -> None:
                     total = sums.moments(all_groups()).sum(axis=0)
                 found = sums.sums(tiles, total)
                 ours = cpu_seconds(lambda s=sums, t=tiles, m=total: s.sums(t, m), 2) / share
-                few = tiles[::8]
+                few = np.ascontiguousarray(tiles[::8])
                 by_tiles = cpu_seconds(
                     lambda s=sums, t=few: s.sources.sums(s.targets.scores, t, TOLERANCE), 1
                 ) * (sums.targets.tiles / len(few))
-                repeated = cpu_seconds(lambda s=sums, m=log_masses: s.load(m), 2)
-                whole = ours + moments + repeated
+                load = cpu_seconds(lambda s=sums, m=log_masses: take_in(s, m), 2)
+                repeated = max(0.0, load - shared_out(sums, log_masses))
+                whole = ours + moments + load
                 targets = sums.targets.order.reshape(-1, 16)[tiles].ravel()
                 error = 0.0
                 for place in np.linspace(0, len(targets) - 1, CHECKED).astype(int):

@@ -115,12 +115,12 @@ class Series:
 
     def _groups(self) -> tuple[Any, ...]:
         tree = self._sources.tree()
-        points, log_masses, means, tree_boxes, group_log_masses = tree
+        points, _, means, tree_boxes, group_log_masses = tree
         leaves = group_log_masses[0]
         log_mass = np.logaddexp.reduceat(leaves, np.arange(0, len(leaves), self.size // LEAF))
         upper = (means[1], group_log_masses[1], tree_boxes[2], group_log_masses[2])
         groups = (self._boxes, log_mass, self._frame, self._half, self.size)
-        return points, log_masses, self._local, upper, groups
+        return points, self._sources.log_masses(), self._local, upper, groups
 
 
 def _widths(box: np.ndarray) -> np.ndarray:

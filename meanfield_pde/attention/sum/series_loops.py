@@ -11,9 +11,9 @@ import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST
+from meanfield_pde.attention.sum.series_reach import groups_in_reach
 from meanfield_pde.attention.sum.series_terms import add_series, add_terms
 from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, NO_MASS, power_of_two
-from meanfield_pde.attention.sum.tree import TOP
 
 POWERS = 8  # highest power of the normal part of an exponent
 _TERMS = (HIGHEST + 1) * (HIGHEST + 2) // 2 + 2
@@ -24,49 +24,8 @@ SOURCE, GROUP = 2.0, 200.0  # weighing a source, and looking at a group
 # Shares of the tolerance: each of the errors of Z and of the sum of M y exp(<w, y>) is at most
 # twice SERIES (once for each part of a maximum), and what is skipped at most DROPPED of Z, which
 # moves the mean by twice that: 4 x 0.15 + 2 x 0.125 < 1.
-SERIES, DROPPED = 0.15, 0.125
+SERIES = 0.15
 LARGEST_LIFT = 600.0  # of an exponent over the lower bound of log Z, so that nothing overflows
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _above(block, box, x, y, z):  # type: ignore[no-untyped-def]
-    """Upper bound of <w, y'> - <w, (x, y, z)> for w in the box of a block and y' in that given."""
-    a, b, c = box[0] - x, box[1] - y, box[2] - z
-    high = block[0] * a + block[1] * b + block[2] * c
-    for i in range(3, 12, 3):
-        high += abs(block[0] * box[i] + block[1] * box[i + 1] + block[2] * box[i + 2])
-        high += abs(block[i] * a + block[i + 1] * b + block[i + 2] * c)
-        for j in range(3, 12, 3):
-            along = block[j] * box[i] + block[j + 1] * box[i + 1] + block[j + 2] * box[i + 2]
-            high += abs(along)
-    return high
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _groups_in_reach(block, size, tree, groups, tolerance, found):  # type: ignore[no-untyped-def]
-    """Write the groups of sources that may count for a block to `found`, and give their number.
-
-    Jensen's inequality for the node that is best at the block's centre bounds log Z from below.
-    """
-    node_mean, node_log_mass, top_box, top_log_mass = tree
-    box, log_mass = groups
-    best, highest = 0, 4 * NO_MASS
-    for k in range(node_log_mass.size):
-        low = block[0] * node_mean[0, k] + block[1] * node_mean[1, k] + block[2] * node_mean[2, k]
-        low += node_log_mass[k]
-        if low > highest:
-            best, highest = k, low
-    x, y, z = node_mean[0, best], node_mean[1, best], node_mean[2, best]
-    least = math.log(DROPPED * tolerance / log_mass.size) + node_log_mass[best]
-    count, inside = 0, TOP // size
-    for top in range(top_log_mass.size):
-        if _above(block, top_box[top], x, y, z) + top_log_mass[top] < least:
-            continue
-        for group in range(top * inside, min((top + 1) * inside, log_mass.size)):
-            if _above(block, box[group], x, y, z) + log_mass[group] >= least:
-                found[count] = group
-                count += 1
-    return count
 
 
 @numba.njit(cache=True, fastmath=FAST)
@@ -217,7 +176,7 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
     points, log_masses, local, tree, groups = sources
     box, log_mass, frame, half, size = groups
     every = np.empty(log_mass.size, np.int64)
-    found = every[: _groups_in_reach(block, size, tree, (box, log_mass), tolerance, every)]
+    found = every[: groups_in_reach(block, size, tree, (box, log_mass), tolerance, every)]
     weights, share = np.empty((found.size, size)), np.empty(found.size)
     mean = np.empty(3)
     level = _weigh_all(block, points, log_masses, size, found, weights, share, mean)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meanfield_pde.attention.sum.harmonics import GROUPS
 from meanfield_pde.attention.sum.tiles import (
     NO_MASS,
     summarise_leaves,
@@ -58,7 +59,7 @@ class Sources:
         self._given = np.full(self.count + 1, NO_MASS)
         self._group_log_mass = tuple(np.empty(len(box)) for box in self._boxes)
         self._group_mean = tuple(np.empty((3, len(box))) for box in self._boxes)
-        self._log_masses = np.empty(len(self._order))
+        self._log_masses, self._in_order = np.empty(len(self._order)), False
         self.largest = NO_MASS
 
     def load(self, log_masses: np.ndarray, share: Share = alone) -> None:
@@ -69,7 +70,7 @@ class Sources:
             share: has the leaves, of which each has a row of its own, summarised among ranks.
         """
         np.maximum(log_masses, NO_MASS, out=self._given[:-1])
-        self._log_masses = self._given[self._order]
+        self._in_order = False
         self.largest = float(self._given.max())
         log_mass, mean = self._group_log_mass, self._group_mean
         rows = share(self._summary, np.arange(self.leaves))
@@ -79,17 +80,37 @@ class Sources:
 
     def _summary(self, leaves: np.ndarray) -> np.ndarray:
         rows = np.empty((len(leaves), 4))
-        summarise_leaves(self.points, self._log_masses, leaves, rows)
+        summarise_leaves(self.points, (self._given, self._order), leaves, rows)
         return rows
 
-    def scaled_masses(self) -> np.ndarray:
-        """The masses loaded, in the order of the tree, as parts of the largest."""
-        return np.exp(self._log_masses - self.largest)
+    def log_masses(self) -> np.ndarray:
+        """Those loaded in the order of the tree, put there when they are first asked for."""
+        if not self._in_order:
+            np.take(self._given, self._order, out=self._log_masses)
+            self._in_order = True
+        return self._log_masses
+
+    def scaled_masses(self, groups: np.ndarray) -> np.ndarray:
+        """The masses loaded as parts of the largest, in the order of the tree.
+
+        Only those of the groups of an expansion that are listed; zeros elsewhere.
+        """
+        masses = np.zeros(len(self._order))
+        share = -(-len(masses) // GROUPS)
+        for group in groups:
+            part = slice(group * share, (group + 1) * share)
+            masses[part] = np.exp(self._given[self._order[part]] - self.largest)
+        return masses
+
+    @property
+    def total(self) -> float:
+        """The sum of all masses, as a part of the largest."""
+        return float(np.exp(self._group_log_mass[-1] - self.largest).sum())
 
     def sums(self, scores: np.ndarray, tiles: np.ndarray, tolerance: float) -> np.ndarray:
         """Rows m_x, m_y, m_z, log Z for the targets of the tiles listed; scores are 3 x N."""
         out = np.empty((4, len(tiles) * TILE))
-        tile_sums(scores, tiles, self.tree(), self._slack(tolerance), out)
+        tile_sums(scores, tiles, self.tree(), self.log_masses(), self._slack(tolerance), out)
         return out
 
     def survey(
@@ -122,10 +143,10 @@ class Sources:
         return math.log(tolerance / (2 * self.leaves))
 
     def tree(self) -> tuple[Any, ...]:
-        """What the compiled loops take."""
+        """What the compiled loops take; the log masses with their order, as they were given."""
         return (
             self.points,
-            self._log_masses,
+            (self._given, self._order),
             self._group_mean,
             self._boxes,
             self._group_log_mass,

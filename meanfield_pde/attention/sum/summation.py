@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numba
 import numpy as np
@@ -17,8 +18,9 @@ from meanfield_pde.attention.sum import cost_model
 from meanfield_pde.attention.sum.harmonics import GROUPS
 from meanfield_pde.attention.sum.low_rank import Expansion, all_groups, degree_for
 from meanfield_pde.attention.sum.series import Series, pays
+from meanfield_pde.attention.sum.series_loops import SOURCE
 from meanfield_pde.attention.sum.sources import Share, Sources, Targets, alone, check_scores
-from meanfield_pde.attention.sum.tree import TILE
+from meanfield_pde.attention.sum.tree import LEAF, TILE
 from meanfield_pde.errors import InputError
 
 # Up to so many terms the plain sum is done before sources and targets would have been sorted.
@@ -86,12 +88,9 @@ class AttentionSum:
         sources, targets, expansion = self.sources, self.targets, self._expansion
         sources.load(log_masses, share)
         if expansion is not None:
-            self._masses = sources.scaled_masses()
             # Z e^-r, relative to the largest mass as the expansion has it, must be at least this.
-            self._smallest = 2 * expansion.error / self._tolerance * float(self._masses.sum())
-        found = share(self._survey, np.arange(len(self._tiles) + len(self._blocks)))
-        visits, looked_at, untrusted = found[: len(self._tiles)].T
-        cost = found[len(self._tiles) :, 0]
+            self._smallest = 2 * expansion.error / self._tolerance * sources.total
+        visits, looked_at, untrusted = share(self._survey, self._tiles).T
         self.estimate = cost_model.estimate(
             sources=sources.count,
             leaves=sources.leaves,
@@ -103,26 +102,28 @@ class AttentionSum:
             terms=None if expansion is None else expansion.terms,
             degree=None if expansion is None else expansion.degree,
             untrusted=float(untrusted.mean()),
-            # None if one of the blocks would be left to tiles.
-            series=None
-            if self._series is None or (cost < 0).any()
-            else float(cost.mean()) * self._series.blocks,
         )
+        if self._series is not None:
+            # Every block weighs all sources that its tiles visit, whatever else it does.
+            weighed = self._series.blocks * float(visits.mean()) * LEAF * SOURCE
+            if weighed < self.estimate.chosen:
+                cost = share(self._survey_blocks, self._blocks)[:, 0]
+                # None if one of the blocks would be left to tiles.
+                series = None if (cost < 0).any() else float(cost.mean()) * self._series.blocks
+                self.estimate = replace(self.estimate, series=series)
 
-    def _survey(self, items: np.ndarray) -> np.ndarray:
-        """A row for each of the tiles, and behind them the blocks, that are surveyed.
+    def _survey(self, tiles: np.ndarray) -> np.ndarray:
+        """Of each tile the leaves it visits, the nodes it looks at, and whether to be trusted.
 
-        Of a tile the leaves it visits, the nodes it looks at, and 1 if it has a target that the
-        expansion cannot be trusted with; of a block what it costs.
+        The last is 1 if it has a target that the expansion cannot be trusted with.
         """
-        found = np.zeros((len(items), 3))
-        is_tile = items < len(self._tiles)
-        tiles, blocks = self._tiles[items[is_tile]], items[~is_tile] - len(self._tiles)
         visits, log_z = self.sources.survey(self.targets.scores, tiles, self._tolerance)
-        found[is_tile] = np.column_stack([visits, self._untrusted(tiles, log_z)])
-        if self._series is not None and len(blocks):
-            found[~is_tile, 0] = self._series.cost(self._blocks[blocks])
-        return found
+        return np.column_stack([visits, self._untrusted(tiles, log_z)])
+
+    def _survey_blocks(self, blocks: np.ndarray) -> np.ndarray:
+        """What each of the blocks costs."""
+        assert self._series is not None
+        return self._series.cost(blocks)[:, None]
 
     def _untrusted(self, tiles: np.ndarray, log_z: np.ndarray) -> np.ndarray:
         """Whether the expansion is too coarse for a tile, by bounds of log Z from below."""
@@ -143,7 +144,8 @@ class AttentionSum:
         """The moments of the groups of sources listed, for the expansion; to be added up."""
         assert self._expansion is not None
         with self._threads(len(groups) / GROUPS):
-            return self._expansion.moments(self.sources.points, self._masses, groups)
+            masses = self.sources.scaled_masses(groups)
+            return self._expansion.moments(self.sources.points, masses, groups)
 
     def sums(self, tiles: np.ndarray, total: np.ndarray | None) -> np.ndarray:
         """Rows m_x, m_y, m_z, log Z for the targets of the tiles listed.

@@ -49,17 +49,22 @@ def power_of_two(x):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, fastmath=FAST)
-def summarise_leaves(points, log_masses, leaves, rows):  # type: ignore[no-untyped-def]
-    """Rows of log mass and mass-weighted mean point of the leaves listed."""
-    share = np.empty(LEAF)
+def summarise_leaves(points, given, leaves, rows):  # type: ignore[no-untyped-def]
+    """Rows of log mass and mass-weighted mean point of the leaves listed.
+
+    `given` are the log masses as they were given, and their order in the tree.
+    """
+    log_masses, order = given
+    own, share = np.empty(LEAF), np.empty(LEAF)
     for k in range(leaves.size):
         start = leaves[k] * LEAF
         largest = NO_MASS
         for j in range(LEAF):
-            largest = max(largest, log_masses[start + j])
+            own[j] = log_masses[order[start + j]]
+            largest = max(largest, own[j])
         total, x, y, z = 0.0, 0.0, 0.0, 0.0
         for j in range(LEAF):
-            share[j] = power_of_two((log_masses[start + j] - largest) * LOG2_E)
+            share[j] = power_of_two((own[j] - largest) * LOG2_E)
             total += share[j]
             x += share[j] * points[0, start + j]
             y += share[j] * points[1, start + j]
@@ -90,13 +95,14 @@ def summarise_nodes(child_log_mass, child_mean, log_mass, mean):  # type: ignore
 
 
 @numba.njit(cache=True, fastmath=FAST)
-def _raise_to_largest_term(a, b, c, points, log_masses, start, stop, reference):  # type: ignore[no-untyped-def]
+def _raise_to_largest_term(a, b, c, points, given, start, stop, reference):  # type: ignore[no-untyped-def]
     """Raise the reference of each target to the largest of some terms.
 
     A number of targets known in advance would be unrolled, and then not be computed in vectors.
     """
+    log_masses, order = given
     for j in range(start, stop):
-        x, y, z, mass = points[0, j], points[1, j], points[2, j], log_masses[j]
+        x, y, z, mass = points[0, j], points[1, j], points[2, j], log_masses[order[j]]
         for i in range(reference.size):
             term = a[i] * x + b[i] * y + c[i] * z + mass
             reference[i] = term if term > reference[i] else reference[i]
@@ -130,7 +136,7 @@ def _raise_to_best_mean(a, b, c, mean, log_mass, start, stop, best, reference): 
 
 
 @numba.njit(cache=True, fastmath=FAST)
-def _raise_to_terms(a, b, c, points, log_masses, best, reference):  # type: ignore[no-untyped-def]
+def _raise_to_terms(a, b, c, points, given, best, reference):  # type: ignore[no-untyped-def]
     """Raise the references to the largest terms of the best nodes, where there is one.
 
     Jensen's bound is loose by up to |w| times the size of the node; a term is exact. The targets of
@@ -140,12 +146,12 @@ def _raise_to_terms(a, b, c, points, log_masses, best, reference):  # type: igno
         node = best[i]
         if node < 0 or node in best[:i]:
             continue
-        stop = min((node + 1) * NODE, log_masses.size)
-        _raise_to_largest_term(a, b, c, points, log_masses, node * NODE, stop, reference)
+        stop = min((node + 1) * NODE, points.shape[1])
+        _raise_to_largest_term(a, b, c, points, given, node * NODE, stop, reference)
 
 
 @numba.njit(cache=True, fastmath=FAST)
-def _references(a, b, c, points, log_masses, groups, reference):  # type: ignore[no-untyped-def]
+def _references(a, b, c, points, given, groups, reference):  # type: ignore[no-untyped-def]
     """A lower bound of log Z for each target: Jensen's for the best node, and its largest term.
 
     Only nodes of the tops that may hold a better one are looked at. Their number is returned.
@@ -157,7 +163,7 @@ def _references(a, b, c, points, log_masses, groups, reference):  # type: ignore
     if top_log_mass.size <= FEW_TOPS:
         looked_at = node_log_mass.size
         _raise_to_best_mean(a, b, c, node_mean, node_log_mass, 0, looked_at, best, reference)
-        _raise_to_terms(a, b, c, points, log_masses, best, reference)
+        _raise_to_terms(a, b, c, points, given, best, reference)
         return looked_at
     _raise_to_best_mean(a, b, c, top_mean, top_log_mass, 0, top_log_mass.size, best, reference)
     before = reference.copy()
@@ -168,7 +174,7 @@ def _references(a, b, c, points, log_masses, groups, reference):  # type: ignore
         start, stop = top * BRANCH, min((top + 1) * BRANCH, node_log_mass.size)
         looked_at += stop - start
         _raise_to_best_mean(a, b, c, node_mean, node_log_mass, start, stop, best, reference)
-    _raise_to_terms(a, b, c, points, log_masses, best, reference)
+    _raise_to_terms(a, b, c, points, given, best, reference)
     return looked_at
 
 
@@ -192,9 +198,12 @@ def _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
 
 
 @numba.njit(cache=True, parallel=True, fastmath=FAST)
-def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
-    """For each tile listed, the means of y and log Z as columns of `out`."""
-    points, log_masses, means, boxes, group_log_masses = tree
+def tile_sums(scores, tiles, tree, log_masses, slack, out):  # type: ignore[no-untyped-def]
+    """For each tile listed, the means of y and log Z as columns of `out`.
+
+    `log_masses` are in the order of the tree; those of the tree itself are as they were given.
+    """
+    points, given, means, boxes, group_log_masses = tree
     leaf_box, leaf_log_mass = boxes[0], group_log_masses[0]
     groups = (means[1], means[2], boxes[2], group_log_masses[1], group_log_masses[2])
     for position in numba.prange(tiles.size):
@@ -203,7 +212,7 @@ def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
         b = scores[1, first : first + TILE]
         c = scores[2, first : first + TILE]
         reference = np.empty(TILE)
-        _references(a, b, c, points, log_masses, groups, reference)
+        _references(a, b, c, points, given, groups, reference)
         leaves = np.empty(leaf_log_mass.size, np.int64)
         found = _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
         level = reference * LOG2_E
@@ -218,7 +227,7 @@ def tile_sums(scores, tiles, tree, slack, out):  # type: ignore[no-untyped-def]
             ):  # only for very long w: move the reference
                 before = reference.copy()
                 stop = start + LEAF
-                _raise_to_largest_term(a, b, c, points, log_masses, start, stop, reference)
+                _raise_to_largest_term(a, b, c, points, given, start, stop, reference)
                 for i in range(TILE):
                     shrink = math.exp(before[i] - reference[i])
                     total[i] *= shrink
@@ -251,7 +260,7 @@ def survey(scores, tiles, tree, slack, visits, log_z):  # type: ignore[no-untype
 
     And the bounds from below of log Z.
     """
-    points, log_masses, means, boxes, group_log_masses = tree
+    points, given, means, boxes, group_log_masses = tree
     groups = (means[1], means[2], boxes[2], group_log_masses[1], group_log_masses[2])
     leaves = np.empty(group_log_masses[0].size, np.int64)
     for position in range(tiles.size):
@@ -260,7 +269,7 @@ def survey(scores, tiles, tree, slack, visits, log_z):  # type: ignore[no-untype
         b = scores[1, first : first + TILE]
         c = scores[2, first : first + TILE]
         reference = log_z[position]
-        visits[position, 1] = _references(a, b, c, points, log_masses, groups, reference)
+        visits[position, 1] = _references(a, b, c, points, given, groups, reference)
         visits[position, 0] = _leaves_in_reach(
             a, b, c, reference, boxes, group_log_masses, slack, leaves
         )
