@@ -41,11 +41,13 @@ class Flow:
         time: where it stands.
         coefficient: SSP coefficient of the method.
         rejected: number of steps of transport that were taken back.
+        held: whether velocities were held over several steps of transport, last time.
     """
 
     def __init__(self, equation: Equation, layer: Layer, initial: np.ndarray) -> None:
         self.time = 0.0
         self.rejected = 0
+        self.held = False
         self._settle(equation, layer, initial)
 
     def _settle(self, equation: Equation, layer: Layer, masses: np.ndarray) -> None:
@@ -58,7 +60,7 @@ class Flow:
         self._flux: np.ndarray | None = None  # fluxes of the present state, once they are known
         self._rate = 0.0  # their outflow rate on this rank
         self._stage_rate = 0.0
-        self._held = False  # whether fluxes stay while the state changes
+        self._holding = False  # whether fluxes stay while the state changes
         self._stepper = Stepper(equation.transport, self.masses, self._stage_flux)
         self.coefficient = self._stepper.coefficient
 
@@ -87,10 +89,12 @@ class Flow:
     def _transport(self, remaining: float, *, may_hold: bool) -> float:
         """Let the drift act for some of the time that remains; for how long it has. Collective."""
         limit = self.longest_step()
+        self.held = False
         if may_hold and not self.terms.fixed:
             hold = longest_hold(self.terms, self.masses, self.present_flux())
             dt = fitting_step(remaining, hold)
-            if hold > HELD_FROM * limit and self._attempt_held(dt):
+            self.held = hold > HELD_FROM * limit and self._attempt_held(dt)
+            if self.held:
                 return dt
         dt = fitting_step(remaining, limit)
         self._before[:] = self.masses
@@ -131,11 +135,11 @@ class Flow:
         rate = largest(self._comm, self._present_rate())
         accurate = self.coefficient * self.terms.transport.scheme.accurate
         count = max(1, math.ceil(time * rate / accurate))
-        self._held, within = True, True
+        self._holding, within = True, True
         for _ in range(count):
             self._before[:] = self.masses
             within = self._attempt(time / count) and within
-        self._held, self._flux = False, None
+        self._holding, self._flux = False, None
         return within
 
     def _within(self, rate: float, dt: float) -> bool:
@@ -144,7 +148,7 @@ class Flow:
 
     def _forget_flux(self) -> None:
         """The state has changed, and the fluxes with it, unless they are fixed or held."""
-        if not (self.terms.fixed or self._held):
+        if not (self.terms.fixed or self._holding):
             self._flux = None
 
     def _present_rate(self) -> float:

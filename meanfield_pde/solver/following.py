@@ -31,7 +31,7 @@ from meanfield_pde.support.checks import real
 LOG = logging.getLogger("meanfield_pde")
 
 MOST_CELLS = 200_000
-CHECK_EVERY = 4  # steps, if they are short: in units of 1 / |V|,
+CHECK_EVERY = 4  # steps, if they are short and hold no velocities: in units of 1 / |V|,
 _SHORT = 0.02
 # Of `resolution`: where cells are split, where that stops, and what merged cells may add up to.
 _SPLIT_ABOVE, _SPLIT_TO, _MERGE_TO = 0.8, 0.4, 0.1
@@ -108,7 +108,7 @@ class MassFollower:
     def follow(self, evolution: Evolution) -> None:
         """Change the mesh of the evolution if it has to be, after some of its steps. Collective."""
         short = evolution.last_dt * evolution.terms.speed < _SHORT
-        if short and evolution.step % CHECK_EVERY:
+        if short and not evolution.held and evolution.step % CHECK_EVERY:
             return
         error = self.estimate(evolution)
         split, merge = self._marks(error)

@@ -148,6 +148,21 @@ def test_the_coarsest_mesh_is_fine_enough_from_the_beginning(cells: int) -> None
     assert (np.sqrt(found.volumes) * change <= 1.0001 * length).all()
 
 
+def test_the_estimate_is_kept_while_velocities_are_held() -> None:
+    """A step that holds them moves a spot by several cells, and the mesh with it."""
+    case = read_case(Path(__file__).parents[2] / "demos" / "circle.toml")
+    solution = solve(
+        case.attention,
+        circle_mesh(300),
+        case.initial,
+        until=11.5,
+        save_every=0.1,
+        resolution=1e-3,
+        threads=1,
+    )
+    assert solution.history["mesh_error"].max() <= 1e-3
+
+
 @pytest.mark.slow
 def test_lifetime_with_few_cells() -> None:
     """100 cells to begin with give what 800 give, within 1 % (with 1e-3 it is 2 %)."""
