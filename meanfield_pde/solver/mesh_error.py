@@ -38,7 +38,8 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
     which is least about the repeller, where |B^T x| is. On wider cells velocities are interpolated
     past such changes, from the first steps on; errors of log rho then grow like clusters out of
     noise. So at finite temperature no cell is wider than `COARSEST` l, whatever the density, from
-    the beginning to the end: nothing of it hangs on the steps, or on the mesh given.
+    the beginning to the end: nothing of it hangs on the steps, or on the mesh given. Nor is any
+    wider than `KERNELS` kernels, |beta B|^(-1/2), or clusters that have left stop in a wrong place.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ _OPEN = 0.25  # of o, in the error of a flux
 _FLAT = 1 / 6  # of w s, in the place of the mass
 SPOT, SHAPE, NARROWER = 1e-3, 0.5, 2.0
 COARSEST = 1.0
+KERNELS = {2: 0.5, 3: 1.2}  # the first costs nothing; on the sphere cells are many
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density
 
 
@@ -119,7 +121,7 @@ class MeshError:
         self._turns = bool(np.isinf(memory(layer)))
         turn = 2 * np.pi / max(pushing(layer), 1e-300)
         self._way = speed * (turn if self._turns else memory(layer))
-        self._attends = sharpness(layer) > 0
+        self._sharpness = sharpness(layer)
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
         self._log_density = leaves.log_density(log_masses)
@@ -151,7 +153,7 @@ class MeshError:
             part: of the bounds on o + s - 1.
             wider: asks for cells so many times wider instead.
         """
-        if not self._attends:
+        if not self._sharpness:
             return np.zeros(self.leaves.forest.count, dtype=bool)
         shape = self._missed * wider**2 + self._excess(wider)
         width = self.leaves.width * wider
@@ -164,9 +166,10 @@ class MeshError:
 
     @cached_property
     def _shortest(self) -> np.ndarray:
-        """The least l of all heads, in each cell; those at zero temperature have none."""
+        """The least l of all heads, in each cell, or `KERNELS`; infinite at zero temperature."""
         x = self.leaves.centre
-        found = np.full(len(x), np.inf)
+        kernel = self._sharpness**-0.5 if self._sharpness else np.inf
+        found = np.full(len(x), KERNELS[x.shape[1]] / COARSEST * kernel)
         for head in self._heads:
             if head.zero_temperature or head.beta == 0:
                 continue
