@@ -96,7 +96,10 @@ def test_solver_and_tokens_agree_about_heads(d, cells, bound):
     np.testing.assert_allclose(found, mean, atol=bound)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "tanh"])
+@pytest.mark.parametrize(
+    "activation",
+    ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gelu", "tanh"))],
+)
 def test_a_perceptron_alone_moves_points_independently(activation):
     """A density without attention against points that follow x' = P_x g(x)."""
     still = Attention(np.eye(2), np.eye(2), np.zeros((2, 2)), 1.0)

@@ -100,7 +100,7 @@ def test_polynomials_are_within_their_bounds(rho: float) -> None:
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize("beta", [3.0, 20.0, 100.0])
+@pytest.mark.parametrize("beta", [pytest.param(3.0, marks=pytest.mark.slow), 20.0, 100.0])
 def test_within_the_tolerance_for_every_target(
     measure: Callable[[int], Measure], beta: float
 ) -> None:

@@ -111,6 +111,7 @@ def test_the_planted_stop_depth_and_the_rate() -> None:
     assert found.layers[0].distance == pytest.approx(np.arccos(line).mean(), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_permutation_test_keeps_its_level() -> None:
     """Of 60 pairs of clouds of one law, p is below 0.2 in about a fifth; sequences count as one."""
     generator = np.random.default_rng(0)

@@ -160,6 +160,7 @@ def test_compared_run_is_complete_and_resumes(
     assert set(told["least_distances"]) >= {"w1_limit", "w2_zero"}
 
 
+@pytest.mark.slow
 def test_distances_do_not_depend_on_ranks(
     command: Command, write_case: Write, tmp_path: Path
 ) -> None:

@@ -131,7 +131,7 @@ def test_resume_refuses_a_token_file_that_has_changed(
 
 
 MOVING = {
-    "circle": (CIRCLE, ("cells = 200", "cells = 60\nresolution = 5e-3")),
+    "circle": (CIRCLE, ("cells = 200", "cells = 60\nresolution = 1e-3")),
     "sphere": (SPHERE, ("cells = 320", "cells = 80\nresolution = 0.03")),
 }
 

@@ -179,6 +179,7 @@ print(peak_memory() / 2**20)
 """
 
 
+@pytest.mark.slow
 def test_a_step_with_80_000_cells_fits_in_a_gigabyte() -> None:
     """Once its kernels are compiled: a compiler takes more than that, in the first of two runs."""
     command = [sys.executable, "-c", MEMORY]
