@@ -89,6 +89,7 @@ def test_results_do_not_depend_on_ranks(
         assert error.max() < (1e-10 if case == "circle-tails" else 1e-12), case
 
 
+@pytest.mark.slow
 def test_more_ranks_than_cells_make_sense(
     command: Command, write_case: Write, tmp_path: Path
 ) -> None:

@@ -68,7 +68,7 @@ def decayed(surface, degree, until, strength=1.0):
     [
         (2, 800, 1),
         (2, 800, 4),
-        (3, 20_480, 2),
+        pytest.param(3, 20_480, 2, marks=pytest.mark.slow),
         pytest.param(3, 20_480, 1, marks=pytest.mark.slow),
         pytest.param(3, 20_480, 4, marks=pytest.mark.slow),
     ],
