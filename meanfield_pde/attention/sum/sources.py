@@ -93,12 +93,12 @@ class Sources:
     def scaled_masses(self, groups: np.ndarray) -> np.ndarray:
         """The masses loaded as parts of the largest, in the order of the tree.
 
-        Only those of the groups of an expansion that are listed; zeros elsewhere.
+        Only those of the groups of an expansion that are listed, a range; zeros elsewhere.
         """
         masses = np.zeros(len(self._order))
-        share = -(-len(masses) // GROUPS)
-        for group in groups:
-            part = slice(group * share, (group + 1) * share)
+        if groups.size:
+            share = -(-len(masses) // GROUPS)
+            part = slice(groups[0] * share, (groups[-1] + 1) * share)
             masses[part] = np.exp(self._given[self._order[part]] - self.largest)
         return masses
 
