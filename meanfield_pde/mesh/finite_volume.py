@@ -154,6 +154,16 @@ class FiniteVolumes:
         assert np.array_equal(space.dofmap.list.ravel(), np.arange(len(self.volume)))
         return space
 
+    def speed(self, flux: np.ndarray) -> np.ndarray:
+        """Largest normal velocity through a facet, of own cells, for the fluxes of facets."""
+        facets = self.cell_facets
+        return np.asarray(np.abs(flux[facets] / self.facet_length[facets]).max(axis=1))
+
+    def outflow(self, flux: np.ndarray) -> np.ndarray:
+        """max(q_f, 0) / |c| of own cells c through each of their facets f, for fluxes q."""
+        outward = np.maximum(self.cell_signs * flux[self.cell_facets], 0.0)
+        return np.asarray(outward / self.volume[: self.owned, None])
+
     @cached_property
     def facet_stencils(self) -> Stencils:
         """The vertices next to the facets of a sphere, and their weights."""

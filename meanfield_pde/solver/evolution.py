@@ -136,14 +136,14 @@ class Evolution(Flow):
         else:
             if self.step % _ESTIMATED_EVERY == 0:
                 self._estimate_splitting(noise, remaining / 2)
-            half = self._transport(remaining / 2, may_hold=False)
+            half = self._transport(remaining / 2)
             limited = noise.limited
             self.state[MASSES] = noise.advance(self.masses, 2 * half)
             self.limited += noise.limited - limited
             self._forget_flux()
             done = 0.0
             while half - done > 1e-14 * half:  # in several steps where the flow has become faster
-                done += self._transport(half - done, may_hold=False)
+                done += self._transport(half - done)
             dt = 2 * half
         settle(self.masses)
         self._count(1, time_after(self.time, dt, until), dt)

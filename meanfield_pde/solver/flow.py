@@ -86,7 +86,7 @@ class Flow:
         rate = largest(self._comm, self._present_rate())
         return longest_step(self.terms, self.coefficient, rate, self.time)
 
-    def _transport(self, remaining: float, *, may_hold: bool) -> float:
+    def _transport(self, remaining: float, *, may_hold: bool = False) -> float:
         """Let the drift act for some of the time that remains; for how long it has. Collective."""
         limit = self.longest_step()
         self.held = False

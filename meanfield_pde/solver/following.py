@@ -181,9 +181,7 @@ class MassFollower:
     def _estimate(
         self, volumes: FiniteVolumes, log_masses: np.ndarray, flux: np.ndarray, layer: Layer
     ) -> MeshError:
-        facets = volumes.cell_facets
-        speed = np.abs(flux[facets] / volumes.facet_length[facets]).max(axis=1)
-        found = volumes.gather(np.column_stack([log_masses, speed]))
+        found = volumes.gather(np.column_stack([log_masses, volumes.speed(flux)]))
         return MeshError(self.leaves, found[:, 0], found[:, 1], layer)
 
     def _marks(self, error: MeshError) -> tuple[np.ndarray, np.ndarray]:

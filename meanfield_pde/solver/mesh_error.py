@@ -162,14 +162,14 @@ class MeshError:
 
     def blurred(self, wider: float = 1.0) -> np.ndarray:
         """Cells that the third estimate wants smaller, or would were they so many times wider."""
-        return np.asarray(self.leaves.width * wider > COARSEST * self._shortest)
+        return np.asarray(self.leaves.width * wider > self._widest)
 
     @cached_property
-    def _shortest(self) -> np.ndarray:
-        """The least l of all heads, in each cell, or `KERNELS`; infinite at zero temperature."""
+    def _widest(self) -> np.ndarray:
+        """How wide the third estimate lets each cell be: as wide as can be at zero temperature."""
         x = self.leaves.centre
         kernel = self._sharpness**-0.5 if self._sharpness else np.inf
-        found = np.full(len(x), KERNELS[x.shape[1]] / COARSEST * kernel)
+        found = np.full(len(x), KERNELS[x.shape[1]] * kernel)
         for head in self._heads:
             if head.zero_temperature or head.beta == 0:
                 continue
@@ -177,5 +177,5 @@ class MeshError:
             whole = head.beta * np.linalg.norm(head.key_query)
             # |beta B^T P_x|^2 = |beta B^T|^2 - |beta B^T x|^2, not below its rounding.
             change = np.sqrt(np.maximum(whole**2 - score**2, 1e-12 * whole**2))
-            found = np.minimum(found, np.sqrt(np.maximum(1.0, score)) / change)
+            found = np.minimum(found, COARSEST * np.sqrt(np.maximum(1.0, score)) / change)
         return found

@@ -205,10 +205,8 @@ class Stationary:
         """Noise, and upwind transport by the fluxes of these masses, as a matrix."""
         volumes = self.volumes
         flux = self._terms.flux(volumes.scatter(masses))
-        outward = np.maximum(volumes.cell_signs * flux[volumes.cell_facets], 0.0)
-        outward /= volumes.volume[: volumes.owned, None]
         cell = np.repeat(np.arange(volumes.owned), volumes.dimension)
-        leaving, target = outward.ravel(), volumes.neighbours.ravel()
+        leaving, target = volumes.outflow(flux).ravel(), volumes.neighbours.ravel()
         upwind = self._gathered(
             np.concatenate([cell, target]),
             np.concatenate([cell, cell]),

@@ -66,11 +66,8 @@ def longest_hold(terms: RightHandSide, masses: np.ndarray, flux: np.ndarray) -> 
         flux: through the facets of this rank.
     """
     volumes = terms.transport.volumes
-    facets = volumes.cell_facets
-    speed = np.abs(flux[facets] / volumes.facet_length[facets]).max(axis=1)
-    mean = total(volumes.comm, float(masses @ speed**4)) ** 0.25
-    outward = np.maximum(volumes.cell_signs * flux[facets], 0.0).sum(axis=1)
-    crossed = np.max(outward / volumes.volume[: volumes.owned], where=masses > SPOT, initial=0.0)
+    mean = total(volumes.comm, float(masses @ volumes.speed(flux) ** 4)) ** 0.25
+    crossed = np.max(volumes.outflow(flux).sum(axis=1), where=masses > SPOT, initial=0.0)
     change = sharpness(terms.layer) * mean / CHANGE
     crossing = largest(volumes.comm, float(crossed)) / CROSSED
     return min(longest_growth(terms), 1 / max(change, crossing, 1e-300))

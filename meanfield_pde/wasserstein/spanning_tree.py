@@ -63,6 +63,18 @@ def meeting(x, y, parent, size):  # type: ignore[no-untyped-def]
 
 
 @_jit
+def _tell_above(x, meet, ended, ends, by, parent, size, last):  # type: ignore[no-untyped-def]
+    """From x up to `meet`, without it, subtrees have so many nodes more; `ended` was their last."""
+    above = x
+    while above >= 0 and last[above] == ended:
+        last[above] = ends
+        above = parent[above]
+    while x != meet:
+        size[x] += by
+        x = parent[x]
+
+
+@_jit
 def regraft(  # type: ignore[no-untyped-def]
     top, leaving, host, via, amount, meet, parent, arc, flow, size, last, behind, before
 ):
@@ -75,14 +87,7 @@ def regraft(  # type: ignore[no-untyped-def]
     )  # fmt: skip
     after = behind[old_last]
     behind[old_before], before[after] = after, old_before
-    x = old_host
-    while x >= 0 and last[x] == old_last:
-        last[x] = old_before
-        x = parent[x]
-    x = old_host
-    while x != meet:
-        size[x] -= whole
-        x = parent[x]
+    _tell_above(old_host, meet, old_last, old_before, -whole, parent, size, last)
 
     # In its new preorder, the subtree of the top comes first, then for each node above it in turn
     # the node and what it has besides.
@@ -111,14 +116,7 @@ def regraft(  # type: ignore[no-untyped-def]
     after = behind[host]
     behind[host], before[top] = top, host
     behind[tail], before[after] = after, tail
-    x = host
-    while x >= 0 and last[x] == host:
-        last[x] = tail
-        x = parent[x]
-    x = host
-    while x != meet:
-        size[x] += whole
-        x = parent[x]
+    _tell_above(host, meet, host, tail, whole, parent, size, last)
 
 
 @_jit
