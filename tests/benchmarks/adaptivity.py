@@ -77,24 +77,17 @@ def distance(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.
 
 def zero_temperature(quick: bool) -> None:
     """W_1 at three times, with resolutions and on uniform meshes."""
-    table = Table(
-        "Zero temperature, circle: W1 to the exact density",
-        ["resolution", "cells", "t = 1", "t = 4", "t = 12", "estimate", "steps", "seconds"],
-    )
     attention = Attention(ONE, ONE, DRIFT, math.inf)
     runs: list[Run]
     runs = [(100, 1e-2), (100, 1e-3), (100, 1e-4), (100, None), (400, None), (1600, None)]
     runs += [] if quick else [(6400, None)]
     solve(attention, circle_mesh(20), density, until=0.5, resolution=0.1)  # compiles
-    for cells, resolution in runs:
-        mesh = circle_mesh(cells)
-        solution, seconds = moving_mesh.timed(attention, mesh, density, TIMES, resolution)
-        errors = []
-        for index, moment in enumerate(TIMES, start=1):
-            atoms = moving_mesh.atoms_of(solution, index)
-            errors.append(f"{distance(atoms, exact(moment)):.1e}")
-        name, most, estimate = moving_mesh.named(solution, cells, resolution)
-        table.row(name, most, *errors, estimate, solution.steps, f"{seconds:.2f}")
+
+    def error(solution: Any, index: int, _: float | None) -> str:
+        return f"{distance(moving_mesh.atoms_of(solution, index), exact(TIMES[index - 1])):.1e}"
+
+    title = "Zero temperature, circle: W1 to the exact density"
+    moving_mesh.against_exact(title, attention, circle_mesh, density, TIMES, runs, error)
 
 
 def circle_lifetimes(quick: bool, betas: Sequence[float] | None) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -29,7 +30,6 @@ from meanfield_pde import Attention, solve, sphere_mesh
 from meanfield_pde.wasserstein import wasserstein
 from meanfield_pde.wasserstein.measure import Measure
 from tests.benchmarks import moving_mesh
-from tests.benchmarks.tables import Table
 
 # The initial density, and V with eigenvalues 1, 0.4, 0.2 and no right angles between eigenvectors.
 LINEAR = np.array([0.5, 0.0, -0.2])
@@ -176,22 +176,16 @@ def _transported(points: np.ndarray, difference: np.ndarray, bar: float) -> Inte
 
 def zero_temperature(quick: bool) -> None:
     """W1 at three times, with resolutions and on uniform meshes."""
-    table = Table(
-        "Zero temperature, sphere: W1 to the exact density",
-        ["resolution", "cells", *(f"t = {t:g}" for t in TIMES), "estimate", "steps", "seconds"],
-    )
     attention = Attention(np.eye(3), np.eye(3), DRIFT, math.inf)
     runs: list[tuple[int, float | None]]
     runs = [(320, 3e-2), (320, 1e-2), (320, 3e-3), (1280, None), (5120, None)]
     runs += [] if quick else [(20_480, None), (81_920, None), (327_680, None)]
     solve(attention, sphere_mesh(20), density, until=0.05, resolution=0.3)  # compiles
-    for cells, resolution in runs:
-        mesh = sphere_mesh(cells)
-        solution, seconds = moving_mesh.timed(attention, mesh, density, TIMES, resolution)
-        found = []
-        for index, moment in enumerate(TIMES, start=1):
-            leaves, masses = solution.cells_at(index).vertices, solution.store.read(index)
-            wanted = _BARS * (resolution or runs[0][1] or 1.0)
-            found.append(distance(leaves, masses, exact_masses(moment), wanted))
-        name, most, estimate = moving_mesh.named(solution, cells, resolution)
-        table.row(name, most, *found, estimate, solution.steps, f"{seconds:.2f}")
+
+    def error(solution: Any, index: int, resolution: float | None) -> Interval:
+        leaves, masses = solution.cells_at(index).vertices, solution.store.read(index)
+        wanted = _BARS * (resolution or runs[0][1] or 1.0)
+        return distance(leaves, masses, exact_masses(TIMES[index - 1]), wanted)
+
+    title = "Zero temperature, sphere: W1 to the exact density"
+    moving_mesh.against_exact(title, attention, sphere_mesh, density, TIMES, runs, error)

@@ -28,29 +28,48 @@ LIMITS = ("growth", "held", "spots", "tail")
 _SPOT = 1e-3  # a cell with more mass than this belongs to a spot
 
 
-def timed(
-    attention: Attention, mesh: Any, density: Any, times: Sequence[float], resolution: float | None
-) -> tuple[Any, float]:
-    """A solution at these times, and the processor time of one thread that it took."""
-    begun = time.process_time()
-    solution = solve(
-        attention,
-        mesh,
-        density,
-        until=times[-1],
-        save_at=times[:-1],
-        resolution=resolution,
-        threads=1,
-    )
-    return solution, time.process_time() - begun
+def against_exact(
+    title: str,
+    attention: Attention,
+    mesh: Callable[[int], Any],
+    density: Any,
+    times: Sequence[float],
+    runs: Sequence[tuple[int, float | None]],
+    error: Callable[[Any, int, float | None], object],
+) -> None:
+    """A table of the error of solutions at these times, and what they took on one thread.
 
-
-def named(solution: Any, cells: int, resolution: float | None) -> tuple[str, int, str]:
-    """Resolution, number of cells and largest estimate, as tables have them."""
-    if resolution is None:
-        return "uniform", cells, "-"
-    history = solution.history
-    return f"{resolution:g}", int(history["cells"].max()), f"{history['mesh_error'].max():.1e}"
+    Args:
+        title: of the table.
+        attention: at zero temperature.
+        mesh: with so many cells.
+        density: the initial one.
+        times: the last ends the run.
+        runs: cells and resolution.
+        error: of a solution at the time of that number, the resolution being asked for.
+    """
+    columns = ["resolution", "cells", *(f"t = {t:g}" for t in times)]
+    table = Table(title, [*columns, "estimate", "steps", "seconds"])
+    for cells, resolution in runs:
+        given = mesh(cells)
+        begun = time.process_time()
+        solution = solve(
+            attention,
+            given,
+            density,
+            until=times[-1],
+            save_at=times[:-1],
+            resolution=resolution,
+            threads=1,
+        )
+        seconds = time.process_time() - begun
+        name, most, estimate = "uniform", cells, "-"
+        if resolution is not None:
+            history = solution.history
+            name, most = f"{resolution:g}", int(history["cells"].max())
+            estimate = f"{history['mesh_error'].max():.1e}"
+        errors = [error(solution, index, resolution) for index in range(1, len(times) + 1)]
+        table.row(name, most, *errors, estimate, solution.steps, f"{seconds:.2f}")
 
 
 def atoms_of(solution: Any, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -190,6 +209,5 @@ def _what_limits(evolution: Evolution) -> str:
         return "growth"
     if held:
         return "held"
-    out = np.maximum(volumes.cell_signs * flux[volumes.cell_facets], 0).sum(axis=1)
-    worst = np.argmax(out / volumes.volume[: volumes.owned])
+    worst = np.argmax(volumes.outflow(flux).sum(axis=1))
     return "spots" if evolution.masses[worst] > _SPOT else "tail"
