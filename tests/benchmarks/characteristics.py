@@ -8,8 +8,9 @@ Q = K = I, by Runge and Kutta's method and sums over all pairs. The rules (equal
 circle, Gauss times equal steps on the sphere) converge faster than any power, as long as the flow
 is smooth: halving nodes and steps shows how far they are.
 
-Any point can be traced back through the flow of the nodes. What a cell holds is what the initial
-density has between the points from which its corners came.
+Any point can be traced back through the flow of the nodes, and what a cell holds is what the
+initial density has where it came from. On the sphere there are many points: where those of a grid
+were a step before is found for each step, and a table of it gives all others (`Origins`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import ndimage
 
 Density = Callable[[np.ndarray], np.ndarray]
 Nodes = tuple[np.ndarray, np.ndarray]  # points and masses
-_CHUNK = 4_000_000  # pairs at once
+_CHUNK = 400_000  # pairs at once, which a cache holds
+# Tables are made so many times as fine by their Fourier sums, and then read by cubic splines.
+_FINER = 4
+_CUBIC = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +37,7 @@ class Flow:
         value, beta: the matrix V, and the inverse temperature.
         masses: of the nodes.
         step: of time.
-        positions: of the nodes after each step, steps + 1 x N x d.
+        positions: of the nodes at each half of a step, 2 steps + 1 x N x d.
     """
 
     value: np.ndarray
@@ -52,75 +57,115 @@ class Flow:
         steps: int,
     ) -> Flow:
         """Nodes and masses moved for some time in so many steps."""
-        points, masses = nodes
+        x, masses = nodes
         step = until / steps
-        positions = np.empty((steps + 1, *points.shape))
-        positions[0] = points
-        for i in range(steps):
-            x = positions[i]
-            first = _velocity(x, x, masses, value, beta)
-            middle = x + step / 2 * first
-            second = _velocity(middle, middle, masses, value, beta)
-            middle = x + step / 2 * second
-            third = _velocity(middle, middle, masses, value, beta)
-            last = x + step * third
-            fourth = _velocity(last, last, masses, value, beta)
-            positions[i + 1] = _on_sphere(x + step / 6 * (first + 2 * second + 2 * third + fourth))
+        positions = np.empty((2 * steps + 1, *x.shape))
+        positions[0] = x
+        for place in range(0, 2 * steps, 2):
+            first, second, third, fourth = _stages(
+                x, step, lambda at, _: _velocity(at, at, masses, value, beta)
+            )
+            # The method's own continuous extension, at half of the step.
+            half = x + step / 24 * (5 * first + 4 * (second + third) - fourth)
+            x = on_sphere(x + step / 6 * (first + 2 * (second + third) + fourth))
+            positions[place + 1 : place + 3] = on_sphere(half), x
         return cls(value, beta, masses, step, positions)
 
-    def origin(self, points: np.ndarray) -> np.ndarray:
-        """Where points came from: two of the steps at a time, as half of one is needed too."""
+    def origin(self, points: np.ndarray, moment: float, since: float = 0.0) -> np.ndarray:
+        """Where points at one time were at another one before; both are ends of steps."""
         x = points
+        for last in range(2 * round(moment / self.step), 2 * round(since / self.step), -2):
 
-        def velocity(at: np.ndarray, place: int) -> np.ndarray:
-            return _velocity(at, self.positions[place], self.masses, self.value, self.beta)
+            def velocity(at: np.ndarray, halves: int, last: int = last) -> np.ndarray:
+                nodes = self.positions[last - halves]
+                return _velocity(at, nodes, self.masses, self.value, self.beta)
 
-        for place in range(len(self.positions) - 1, 1, -2):
-            step = -2 * self.step
-            first = velocity(x, place)
-            second = velocity(x + step / 2 * first, place - 1)
-            third = velocity(x + step / 2 * second, place - 1)
-            fourth = velocity(x + step * third, place - 2)
-            x = _on_sphere(x + step / 6 * (first + 2 * second + 2 * third + fourth))
+            first, second, third, fourth = _stages(x, -self.step, velocity)
+            x = on_sphere(x - self.step / 6 * (first + 2 * (second + third) + fourth))
         return x
 
 
-def circle_nodes(count: int, density: Density, gather: np.ndarray) -> Nodes:
-    """Equal steps on the circle, moved by x -> G x / |G x|; masses add up to one."""
-    angle = 2 * np.pi * np.arange(count) / count
-    points = np.column_stack([np.cos(angle), np.sin(angle)])
-    return _gathered(points, np.ones(count), density, gather)
+class Origins:
+    """Where points of the sphere came from: a table for each step of a flow.
+
+    At theta = pi (i + 1/2) / n, phi = pi j / n smooth functions of the sphere are smooth and
+    periodic in both angles, once theta goes on over the pole to 2 pi.
+    """
+
+    def __init__(self, flow: Flow, count: int) -> None:
+        self._step, self._scale = flow.step, _FINER * count / np.pi
+        theta, phi = np.pi * (np.arange(count) + 0.5) / count, np.pi * np.arange(2 * count) / count
+        height, around = np.repeat(theta, 2 * count), np.tile(phi, count)
+        grid = np.column_stack(
+            [np.sin(height) * np.cos(around), np.sin(height) * np.sin(around), np.cos(height)]
+        )
+        self._tables = []
+        for i in range(len(flow.positions) // 2):
+            before = flow.origin(grid, (i + 1) * flow.step, i * flow.step)
+            self._tables.append([_spline(one.reshape(count, -1)) for one in before.T])
+
+    def origin(self, points: np.ndarray, moment: float) -> np.ndarray:
+        """Where points at the time, the end of a step, began."""
+        x = points
+        for table in reversed(self._tables[: round(moment / self._step)]):
+            theta = np.arctan2(np.hypot(x[:, 0], x[:, 1]), x[:, 2])
+            phi = np.arctan2(x[:, 1], x[:, 0])
+            place = np.stack([theta * self._scale - _FINER / 2, phi * self._scale])
+            found = [
+                ndimage.map_coordinates(one, place, order=_CUBIC, mode="grid-wrap", prefilter=False)
+                for one in table
+            ]
+            x = on_sphere(np.column_stack(found))
+        return x
 
 
-def sphere_nodes(count: int, density: Density, gather: np.ndarray) -> Nodes:
-    """Gauss's rule in z with `count` nodes times twice as many steps around the axis, moved."""
-    z, weight = np.polynomial.legendre.leggauss(count)
-    angle = np.pi * np.arange(2 * count) / count
-    height, around = np.repeat(z, 2 * count), np.tile(angle, count)
-    radius = np.sqrt(1 - height**2)
-    points = np.column_stack([radius * np.cos(around), radius * np.sin(around), height])
-    return _gathered(points, np.repeat(weight, 2 * count), density, gather)
-
-
-def _gathered(points: np.ndarray, weights: np.ndarray, density: Density, by: np.ndarray) -> Nodes:
+def gathered(points: np.ndarray, weights: np.ndarray, density: Density, by: np.ndarray) -> Nodes:
+    """Nodes of a rule moved by x -> G x / |G x|; their masses add up to one."""
     moved = points @ by.T
     length = np.linalg.norm(moved, axis=1)
     masses = weights / length ** points.shape[1] * density(moved / length[:, None])
     return moved / length[:, None], masses / masses.sum()
 
 
+def on_sphere(x: np.ndarray) -> np.ndarray:
+    """Points moved along their rays onto the circle or sphere."""
+    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+
+
+def _spline(values: np.ndarray) -> np.ndarray:
+    count = len(values)
+    beyond = np.roll(values, count, axis=1)[::-1]
+    waves = np.fft.fft2(np.concatenate([values, beyond]))
+    size = 2 * count * _FINER
+    padded = np.zeros((size, size), dtype=complex)
+    kept = np.r_[:count, size - count : size]
+    padded[np.ix_(kept, kept)] = waves * _FINER**2
+    fine = np.fft.ifft2(padded).real
+    return np.asarray(ndimage.spline_filter(fine, order=_CUBIC, mode="grid-wrap"))
+
+
+def _stages(
+    x: np.ndarray, step: float, velocity: Callable[[np.ndarray, int], np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    """The four velocities of a step; `velocity` is told how many halves of it have passed."""
+    first = velocity(x, 0)
+    second = velocity(x + step / 2 * first, 1)
+    third = velocity(x + step / 2 * second, 1)
+    return first, second, third, velocity(x + step * third, 2)
+
+
 def _velocity(
     x: np.ndarray, nodes: np.ndarray, masses: np.ndarray, value: np.ndarray, beta: float
 ) -> np.ndarray:
     mean = np.empty_like(x)
+    summed = np.column_stack([nodes, np.ones(len(nodes))]) * masses[:, None]
     size = max(1, _CHUNK // len(nodes))
+    buffer = np.empty((size, len(nodes)))
     for start in range(0, len(x), size):
-        part = slice(start, start + size)
-        share = np.exp(beta * (x[part] @ nodes.T - 1)) * masses
-        mean[part] = share @ nodes / share.sum(axis=1, keepdims=True)
+        some = x[start : start + size]
+        share = np.matmul(some, beta * nodes.T, out=buffer[: len(some)])
+        share -= beta
+        sums = np.exp(share, out=share) @ summed
+        mean[start : start + size] = sums[:, :-1] / sums[:, -1:]
     moved = mean @ value.T
     return moved - (moved * x).sum(axis=1, keepdims=True) / (x * x).sum(axis=1, keepdims=True) * x
-
-
-def _on_sphere(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=1, keepdims=True)

@@ -72,34 +72,42 @@ def exact_masses(moment: float) -> Masses:
     return masses
 
 
-def traced_masses(origin: Callable[[np.ndarray], np.ndarray]) -> Masses:
-    """The same for a flow that says where points came from; edges are taken as geodesic there."""
+def traced_masses(origin: Callable[[np.ndarray], np.ndarray], parts: int) -> Masses:
+    """The same for a flow that says where points came from.
+
+    Edges are traced back in so many parts, whose ends are joined by geodesics. What that leaves
+    out is of second order: it is extrapolated from half of them.
+    """
+    share = np.arange(parts)[:, None] / parts
 
     def masses(triangles: np.ndarray) -> np.ndarray:
-        points, number = np.unique(triangles.reshape(-1, 3), axis=0, return_inverse=True)
-        return _initial_masses(origin(points)[number.reshape(-1, 3)])
+        begin, end = triangles[:, :, None], np.roll(triangles, -1, axis=1)[:, :, None]
+        edges = _normalised((1 - share) * begin + share * end)
+        polygons = origin(edges.reshape(-1, 3)).reshape(len(triangles), -1, 3)
+        found = (4 * _initial_masses(polygons) - _initial_masses(polygons[:, ::2])) / 3
+        return np.maximum(found, 0.0)
 
     return masses
 
 
-def _initial_masses(triangles: np.ndarray) -> np.ndarray:
-    total = _areas(triangles)
-    middle = triangles.sum(axis=1)
-    for i in range(3):
-        p, q = triangles[:, i], triangles[:, (i + 1) % 3]
-        normal = _normalised(np.cross(p, q - p))
-        normal *= -np.sign((normal * middle).sum(axis=1, keepdims=True))
-        chord = np.linalg.norm(p - q, axis=1)
-        length = 2 * np.arcsin(np.minimum(1.0, chord / 2))
-        total -= normal @ LINEAR * length / 2
-        total -= np.einsum("ni,ij,nj->n", normal, QUADRATIC, p + q) * np.tan(length / 2) / 3
-    return np.maximum(total, 0.0) / (4 * np.pi)
+def _initial_masses(polygons: np.ndarray) -> np.ndarray:
+    total = _signed_areas(polygons[:, :1], polygons[:, 1:-1], polygons[:, 2:]).sum(axis=1)
+    p, q = polygons, np.roll(polygons, -1, axis=1)
+    inward = _normalised(np.cross(p, q - p))
+    length = 2 * np.arcsin(np.minimum(1.0, np.linalg.norm(p - q, axis=2) / 2))
+    total += (inward @ LINEAR * length).sum(axis=1) / 2
+    quadratic = ((inward @ QUADRATIC) * (p + q)).sum(axis=2)
+    total += (quadratic * np.tan(length / 2)).sum(axis=1) / 3
+    return np.abs(total) / (4 * np.pi)  # polygons that turn to the right have it below zero
 
 
 def _areas(triangles: np.ndarray) -> np.ndarray:
-    a, b, c = triangles[:, 0], triangles[:, 1], triangles[:, 2]
-    triple = np.abs((a * np.cross(b - a, c - a)).sum(axis=1))
-    return 2 * np.arctan2(triple, 1 + (a * b).sum(1) + (b * c).sum(1) + (c * a).sum(1))
+    return np.abs(_signed_areas(triangles[:, 0], triangles[:, 1], triangles[:, 2]))
+
+
+def _signed_areas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    triple = (a * np.cross(b - a, c - a)).sum(axis=-1)
+    return 2 * np.arctan2(triple, 1 + (a * b).sum(-1) + (b * c).sum(-1) + (c * a).sum(-1))
 
 
 def _normalised(x: np.ndarray) -> np.ndarray:
@@ -111,6 +119,14 @@ def _quarters(triangles: np.ndarray) -> np.ndarray:
     ab, bc, ca = _normalised(a + b), _normalised(b + c), _normalised(c + a)
     parts = [(a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca)]
     return np.stack([np.stack(part, axis=1) for part in parts], axis=1)
+
+
+def _in_four(triangles: np.ndarray, exact: Masses) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The quarters, their shares of the area, and their exact masses."""
+    quarters = _quarters(triangles)
+    areas = _areas(quarters.reshape(-1, 3, 3)).reshape(-1, 4)
+    share = areas / areas.sum(axis=1, keepdims=True)
+    return quarters, share, exact(quarters.reshape(-1, 3, 3)).reshape(-1, 4)
 
 
 def distance(
@@ -125,13 +141,9 @@ def distance(
         wanted: cells are cut until the bars are below this, or there are so many more:
         most: pieces.
     """
-    pieces, mass = cells, masses / masses.sum()
+    pieces, mass, other = cells, masses / masses.sum(), exact(cells)
+    quarters, share, inside = _in_four(pieces, exact)
     while True:
-        other = exact(pieces)
-        quarters = _quarters(pieces)
-        areas = _areas(quarters.reshape(-1, 3, 3)).reshape(-1, 4)
-        share = areas / areas.sum(axis=1, keepdims=True)
-        inside = exact(quarters.reshape(-1, 3, 3)).reshape(-1, 4)
         edges = np.linalg.norm(pieces - np.roll(pieces, 1, axis=1), axis=2)
         diameter = 2 * np.arcsin(edges.max(axis=1) / 2)
         spread = np.sqrt((edges**2).sum(axis=1)) / 6  # root mean square distance from the middle
@@ -147,8 +159,14 @@ def distance(
         cut = order[:enough]
         kept = np.ones(len(pieces), dtype=bool)
         kept[cut] = False
-        pieces = np.concatenate([pieces[kept], quarters[cut].reshape(-1, 3, 3)])
+        new = quarters[cut].reshape(-1, 3, 3)
         mass = np.concatenate([mass[kept], (mass[cut, None] * share[cut]).ravel()])
+        other = np.concatenate([other[kept], inside[cut].ravel()])
+        pieces = np.concatenate([pieces[kept], new])
+        quarters, share, inside = (
+            np.concatenate([old[kept], one])
+            for old, one in zip((quarters, share, inside), _in_four(new, exact), strict=True)
+        )
     return _transported(_normalised(pieces.sum(axis=1)), mass - other, float(bars.sum()))
 
 

@@ -1,52 +1,53 @@
 """A part of `adaptivity`: W1 at finite beta, against the nodes of `characteristics`.
 
-'Reference' is how far the reference is from itself with half the nodes and steps: on the circle
-W1 between the two, on the sphere half of the sum of differences of the masses of cells times the
-widths of these.
+'Reference' is how far the reference is from itself with half of everything that it is made of,
+nodes, steps, grid and parts of edges: on the circle W1 between the two, on the sphere half of the
+sum of differences of the masses of cells times the widths of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 
 from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
+from tests import oracles
 from tests.benchmarks import exact_distance
-from tests.benchmarks.characteristics import Density, Flow, Nodes, circle_nodes, sphere_nodes
+from tests.benchmarks.characteristics import Density, Flow, Origins, gathered
 from tests.benchmarks.tables import Table
 
 TIMES = (1.0, 4.0)
 BETA = {2: 20.0, 3: 10.0}
 # Nodes begin denser where the flow of zero temperature is thinned out, by so much of its time.
-_AHEAD = {2: 1.0, 3: 2.0}
-_NODES, _STEPS = {2: 500, 3: 24}, {2: 40, 3: 12}  # and steps for each unit of time
+_AHEAD = {2: 1.0, 3: 1.5}
+_NODES, _STEPS = {2: 500, 3: 64}, {2: 20, 3: 8}  # and steps for each unit of time
+_GRID, _EDGE = 48, 8  # of the tables of the sphere, and parts of an edge that is traced back
 _SUBARCS = 8
-_MOST_PIECES = 4000
+_BARS = 0.05  # of the resolution
 
 
 def circle(
     quick: bool, value: np.ndarray, density: Density, distance: Callable[..., float]
 ) -> None:
     """W1 on the circle, with resolutions."""
-    table = Table(
-        f"Circle at beta = {BETA[2]:g}: W1 to moving nodes",
-        ["resolution", "cells", *(f"t = {t:g}" for t in TIMES), "reference"],
-    )
-    fine = {t: [_flow(2, circle_nodes, value, density, t, part) for part in (1, 2)] for t in TIMES}
+    table = _table("Circle", BETA[2])
+    fine, coarse = (_flow(oracles.circle_nodes, value, density, part) for part in (1, 2))
     for resolution in (1e-2, 1e-3) if quick else (1e-2, 1e-3, 1e-4):
         solution = _solved(value, circle_mesh(100), density, resolution)
         found, open_part = [], 0.0
         for index, moment in enumerate(TIMES, start=1):
             cells, masses = solution.cells_at(index).vertices, solution.store.read(index)
             angles, ends = _subarcs(cells)
-            measures = [(angles, np.repeat(masses / _SUBARCS, _SUBARCS))]
-            for flow in fine[moment]:
-                measures.append((angles, _between(flow.origin(ends), density)))
-            found.append(f"{distance(measures[0], measures[1]):.1e}")
-            open_part = max(open_part, distance(measures[1], measures[2]))
+            exact = [
+                (angles, _between(flow.origin(ends, moment), density)) for flow in (fine, coarse)
+            ]
+            spread = (angles, np.repeat(masses / _SUBARCS, _SUBARCS))
+            found.append(f"{distance(spread, exact[0]):.1e}")
+            open_part = max(open_part, distance(*exact))
         most = int(solution.history["cells"].max())
         table.row(f"{resolution:g}", most, *found, f"{open_part:.0e}")
 
@@ -54,26 +55,30 @@ def circle(
 def sphere(quick: bool) -> None:
     """W1 on the sphere, with resolutions."""
     value, density = exact_distance.DRIFT, exact_distance.density
-    table = Table(
-        f"Sphere at beta = {BETA[3]:g}: W1 to moving nodes",
-        ["resolution", "cells", *(f"t = {t:g}" for t in TIMES), "reference"],
+    table = _table("Sphere", BETA[3])
+    fine, coarse = (
+        Origins(_flow(oracles.sphere_nodes, value, density, part), _GRID // part) for part in (1, 2)
     )
-    fine = {t: [_flow(3, sphere_nodes, value, density, t, part) for part in (1, 2)] for t in TIMES}
-    for resolution in (3e-2,) if quick else (3e-2, 1e-2):
+    for resolution in (3e-2,) if quick else (3e-2, 1e-2, 3e-3):
         solution = _solved(value, sphere_mesh(320), density, resolution)
         found, open_part = [], 0.0
         for index, moment in enumerate(TIMES, start=1):
             cells, masses = solution.cells_at(index), solution.store.read(index)
-            exact = [exact_distance.traced_masses(flow.origin) for flow in fine[moment]]
-            change = np.abs(exact[0](cells.vertices) - exact[1](cells.vertices))
-            open_part = max(open_part, float(change @ np.sqrt(cells.volumes)) / 2)
-            found.append(
-                exact_distance.distance(
-                    cells.vertices, masses, exact[0], resolution / 10, _MOST_PIECES
-                )
+            exact, rough = (
+                exact_distance.traced_masses(partial(origins.origin, moment=moment), edge)
+                for origins, edge in ((fine, _EDGE), (coarse, _EDGE // 2))
             )
+            change = np.abs(exact(cells.vertices) - rough(cells.vertices))
+            open_part = max(open_part, float(change @ np.sqrt(cells.volumes)) / 2)
+            wanted = _BARS * resolution
+            found.append(exact_distance.distance(cells.vertices, masses, exact, wanted))
         most = int(solution.history["cells"].max())
         table.row(f"{resolution:g}", most, *found, f"{open_part:.0e}")
+
+
+def _table(surface: str, beta: float) -> Table:
+    columns = ["resolution", "cells", *(f"t = {t:g}" for t in TIMES), "reference"]
+    return Table(f"{surface} at beta = {beta:g}: W1 to moving nodes", columns)
 
 
 def _solved(value: np.ndarray, mesh: Any, density: Density, resolution: float) -> Any:
@@ -85,18 +90,17 @@ def _solved(value: np.ndarray, mesh: Any, density: Density, resolution: float) -
 
 
 def _flow(
-    dimension: int,
-    nodes: Callable[[int, Density, np.ndarray], Nodes],
+    rule: Callable[[int], tuple[np.ndarray, np.ndarray]],
     value: np.ndarray,
     density: Density,
-    until: float,
     part: int,
 ) -> Flow:
     """The reference, or with part = 2 that of half the nodes and steps."""
+    dimension = len(value)
     ahead = scipy.linalg.expm(-_AHEAD[dimension] * value)
-    steps = 2 * round(_STEPS[dimension] * until / part / 2)
-    start = nodes(_NODES[dimension] // part, density, ahead)
-    return Flow.of(start, value, BETA[dimension], until=until, steps=steps)
+    start = gathered(*rule(_NODES[dimension] // part), density, ahead)
+    steps = round(_STEPS[dimension] // part * TIMES[-1])
+    return Flow.of(start, value, BETA[dimension], until=TIMES[-1], steps=steps)
 
 
 def _subarcs(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
