@@ -136,6 +136,7 @@ def test_tests_share_problems_and_oracles_and_nothing_else() -> None:
     shared = {"tests", "tests.problems", "tests.oracles", "tests.conftest", "tests.reference_links"}
     shared |= {"tests.benchmarks.fuzz", "tests.benchmarks.kills", "tests.benchmarks.wasserstein"}
     shared |= {"tests.benchmarks.planted", "tests.benchmarks.exact_distance"}
+    shared |= {"tests.benchmarks.characteristics"}
     wrong = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

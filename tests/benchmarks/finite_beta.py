@@ -24,7 +24,7 @@ TIMES = (1.0, 4.0)
 BETA = {2: 20.0, 3: 10.0}
 # Nodes begin denser where the flow of zero temperature is thinned out, by so much of its time.
 _AHEAD = {2: 1.0, 3: 1.5}
-_NODES, _STEPS = {2: 500, 3: 64}, {2: 20, 3: 8}  # and steps for each unit of time
+_NODES, _STEPS = {2: 1000, 3: 64}, {2: 16, 3: 8}  # and steps for each unit of time
 _GRID, _EDGE = 48, 8  # of the tables of the sphere, and parts of an edge that is traced back
 _SUBARCS = 8
 _BARS = 0.05  # of the resolution
