@@ -23,7 +23,7 @@ from scipy import ndimage
 
 Density = Callable[[np.ndarray], np.ndarray]
 Nodes = tuple[np.ndarray, np.ndarray]  # points and masses
-_CHUNK = 400_000  # pairs at once, which a cache holds
+_CHUNK = 100_000  # pairs at once, which a cache holds
 # Tables are made so many times as fine by their Fourier sums, and then read by cubic splines.
 _FINER = 4
 _CUBIC = 3

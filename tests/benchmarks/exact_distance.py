@@ -8,7 +8,8 @@ closed: x and x x^T - 1/3 are eigenfunctions of the Laplacian, for 2 and 6, so t
     integral over T of <a, x>    = -1/2 sum over edges of length <a, n>,
     integral over T of <x, S x>  = -1/3 sum over edges of <n, S (p + q)> tan(length / 2),
 
-with n the outward conormal of the edge from p to q. No quadrature, and nothing of the solver.
+with n the outward conormal of the edge from p to q. No quadrature, and nothing of the solver. At
+finite beta the preimage is a polygon of many corners, as edges are bent there.
 
 Cells are cut in four where that is needed until they are a common refinement of both densities.
 What differs there is transported by the linear program, which certifies its interval; bars are
@@ -30,6 +31,7 @@ from meanfield_pde import Attention, solve, sphere_mesh
 from meanfield_pde.wasserstein import wasserstein
 from meanfield_pde.wasserstein.measure import Measure
 from tests.benchmarks import moving_mesh
+from tests.benchmarks.characteristics import on_sphere
 
 # The initial density, and V with eigenvalues 1, 0.4, 0.2 and no right angles between eigenvectors.
 LINEAR = np.array([0.5, 0.0, -0.2])
@@ -37,11 +39,11 @@ QUADRATIC = np.array([[0.0, 0.15, 0.0], [0.15, 0.0, 0.0], [0.0, 0.0, 0.0]])
 _TURN = scipy.linalg.expm(np.array([[0.0, -0.4, 0.3], [0.4, 0.0, -0.2], [-0.3, 0.2, 0.0]]))
 DRIFT = _TURN @ np.array([[1.0, 0.4, -0.2], [0.0, 0.4, 0.3], [0.0, 0.0, 0.2]]) @ _TURN.T
 # So many more pieces are made by cutting; so many of them the linear program takes at most.
-MOST_PIECES, _LARGEST = 40_000, 60_000
+_MOST_PIECES, _LARGEST = 40_000, 60_000
 # What it may leave open, and when it is stopped.
 _GAP, _SECONDS = 0.01, 120.0
 TIMES = (1.0, 4.0, 12.0)
-_BARS = 0.05  # of the resolution
+BARS = 0.05  # of the resolution
 
 Masses = Callable[[np.ndarray], np.ndarray]
 
@@ -67,7 +69,7 @@ def exact_masses(moment: float) -> Masses:
     back = scipy.linalg.expm(-DRIFT * moment)
 
     def masses(triangles: np.ndarray) -> np.ndarray:
-        return _initial_masses(_normalised(triangles @ back.T))
+        return _initial_masses(on_sphere(triangles @ back.T))
 
     return masses
 
@@ -82,7 +84,7 @@ def traced_masses(origin: Callable[[np.ndarray], np.ndarray], parts: int) -> Mas
 
     def masses(triangles: np.ndarray) -> np.ndarray:
         begin, end = triangles[:, :, None], np.roll(triangles, -1, axis=1)[:, :, None]
-        edges = _normalised((1 - share) * begin + share * end)
+        edges = on_sphere((1 - share) * begin + share * end)
         polygons = origin(edges.reshape(-1, 3)).reshape(len(triangles), -1, 3)
         found = (4 * _initial_masses(polygons) - _initial_masses(polygons[:, ::2])) / 3
         return np.maximum(found, 0.0)
@@ -93,7 +95,7 @@ def traced_masses(origin: Callable[[np.ndarray], np.ndarray], parts: int) -> Mas
 def _initial_masses(polygons: np.ndarray) -> np.ndarray:
     total = _signed_areas(polygons[:, :1], polygons[:, 1:-1], polygons[:, 2:]).sum(axis=1)
     p, q = polygons, np.roll(polygons, -1, axis=1)
-    inward = _normalised(np.cross(p, q - p))
+    inward = on_sphere(np.cross(p, q - p))
     length = 2 * np.arcsin(np.minimum(1.0, np.linalg.norm(p - q, axis=2) / 2))
     total += (inward @ LINEAR * length).sum(axis=1) / 2
     quadratic = ((inward @ QUADRATIC) * (p + q)).sum(axis=2)
@@ -110,13 +112,9 @@ def _signed_areas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return 2 * np.arctan2(triple, 1 + (a * b).sum(-1) + (b * c).sum(-1) + (c * a).sum(-1))
 
 
-def _normalised(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-
 def _quarters(triangles: np.ndarray) -> np.ndarray:
     a, b, c = triangles[:, 0], triangles[:, 1], triangles[:, 2]
-    ab, bc, ca = _normalised(a + b), _normalised(b + c), _normalised(c + a)
+    ab, bc, ca = on_sphere(a + b), on_sphere(b + c), on_sphere(c + a)
     parts = [(a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca)]
     return np.stack([np.stack(part, axis=1) for part in parts], axis=1)
 
@@ -129,17 +127,15 @@ def _in_four(triangles: np.ndarray, exact: Masses) -> tuple[np.ndarray, np.ndarr
     return quarters, share, exact(quarters.reshape(-1, 3, 3)).reshape(-1, 4)
 
 
-def distance(
-    cells: np.ndarray, masses: np.ndarray, exact: Masses, wanted: float, most: int = MOST_PIECES
-) -> Interval:
+def distance(cells: np.ndarray, masses: np.ndarray, exact: Masses, wanted: float) -> Interval:
     """Bounds of W1 between masses that are spread evenly over cells and exact ones.
 
     Args:
         cells: geodesic triangles, N x 3 x 3, that cover the sphere.
         masses: in them.
         exact: the other measure.
-        wanted: cells are cut until the bars are below this, or there are so many more:
-        most: pieces.
+        wanted: cells are cut until the bars are below this, or there are so many more pieces as
+            may be.
     """
     pieces, mass, other = cells, masses / masses.sum(), exact(cells)
     quarters, share, inside = _in_four(pieces, exact)
@@ -151,7 +147,7 @@ def distance(
         # A quarter moved onto another goes half an edge at most. The quarters of the quarters of a
         # smooth density exchange a quarter of what the quarters do, and so on.
         bars = np.abs(mass - other) * spread + exchanged * diameter / 2 * 4 / 3
-        room = (len(cells) + most - len(pieces)) // 3
+        room = (len(cells) + _MOST_PIECES - len(pieces)) // 3
         if bars.sum() < wanted or room <= 0:
             break
         order = np.argsort(bars)[::-1][:room]
@@ -167,7 +163,7 @@ def distance(
             np.concatenate([old[kept], one])
             for old, one in zip((quarters, share, inside), _in_four(new, exact), strict=True)
         )
-    return _transported(_normalised(pieces.sum(axis=1)), mass - other, float(bars.sum()))
+    return _transported(on_sphere(pieces.sum(axis=1)), mass - other, float(bars.sum()))
 
 
 def _transported(points: np.ndarray, difference: np.ndarray, bar: float) -> Interval:
@@ -202,7 +198,7 @@ def zero_temperature(quick: bool) -> None:
 
     def error(solution: Any, index: int, resolution: float | None) -> Interval:
         leaves, masses = solution.cells_at(index).vertices, solution.store.read(index)
-        wanted = _BARS * (resolution or runs[0][1] or 1.0)
+        wanted = BARS * (resolution or runs[0][1] or 1.0)
         return distance(leaves, masses, exact_masses(TIMES[index - 1]), wanted)
 
     title = "Zero temperature, sphere: W1 to the exact density"

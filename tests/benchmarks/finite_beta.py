@@ -27,7 +27,6 @@ _AHEAD = {2: 1.0, 3: 1.5}
 _NODES, _STEPS = {2: 1000, 3: 64}, {2: 16, 3: 8}  # and steps for each unit of time
 _GRID, _EDGE = 48, 8  # of the tables of the sphere, and parts of an edge that is traced back
 _SUBARCS = 8
-_BARS = 0.05  # of the resolution
 
 
 def circle(
@@ -70,7 +69,7 @@ def sphere(quick: bool) -> None:
             )
             change = np.abs(exact(cells.vertices) - rough(cells.vertices))
             open_part = max(open_part, float(change @ np.sqrt(cells.volumes)) / 2)
-            wanted = _BARS * resolution
+            wanted = exact_distance.BARS * resolution
             found.append(exact_distance.distance(cells.vertices, masses, exact, wanted))
         most = int(solution.history["cells"].max())
         table.row(f"{resolution:g}", most, *found, f"{open_part:.0e}")
