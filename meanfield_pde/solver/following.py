@@ -40,7 +40,7 @@ _SPLIT_PART, _MERGE_PART = 0.6, 0.4
 _SPARE = 1.2  # of the largest width, so that merged cells are not split again
 # Cells beside those that have to be split which are split with them, so that what moves there finds
 # room for some steps. On the sphere, where these are many, that costs more than it saves.
-_ROOM = {2: 6, 3: 0}
+_ROOM = {2: 16, 3: 0}
 _FIRST_ROUNDS = 60  # in which the mesh is fitted to the initial density
 
 

@@ -56,7 +56,7 @@ from meanfield_pde.solver.transport import STEEPEST
 
 _OPEN = 0.25  # of o, in the error of a flux
 _FLAT = 1 / 6  # of w s, in the place of the mass
-SPOT, SHAPE, NARROWER = 1e-3, 0.5, 2.0
+SPOT, SHAPE, NARROWER = 1e-3, 0.25, 20.0
 COARSEST = 1.0
 KERNELS = {2: 0.5, 3: 1.2}  # the first costs nothing; on the sphere cells are many
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density

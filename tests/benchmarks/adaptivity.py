@@ -27,6 +27,7 @@ from meanfield_pde.case.file import read_case
 from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.initial.given import InitialLike
 from tests.benchmarks import exact_distance, finite_beta, moving_mesh
+from tests.benchmarks.moving_arcs import Arcs, crossings
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import rotation
 
@@ -50,6 +51,11 @@ def lopsided(x: np.ndarray) -> np.ndarray:
     """The initial density of the lifetimes."""
     angle = np.arctan2(x[:, 1], x[:, 0])
     return 1 + 0.5 * np.cos(angle - 1) + 0.3 * np.sin(2 * angle)
+
+
+def lopsided_integral(angle: np.ndarray) -> np.ndarray:
+    """Its integral, but for a constant."""
+    return np.asarray(angle + 0.5 * np.sin(angle - 1) - 0.15 * np.cos(2 * angle))
 
 
 def exact(moment: float, count: int = 400_000) -> tuple[np.ndarray, np.ndarray]:
@@ -96,6 +102,24 @@ def circle_lifetimes(quick: bool, betas: Sequence[float] | None) -> None:
     runs += [] if quick else [(200, 1e-4), (400, 1e-4), (200, 3e-5)]
     betas = betas or ((160.0,) if quick else (160.0, 320.0, 640.0))
     lifetimes("circle, not symmetric", circle_case(0.0), circle_mesh, lopsided, runs, betas)
+    arcs_lifetimes(quick, betas)
+
+
+def arcs_lifetimes(quick: bool, betas: Sequence[float]) -> None:
+    """The same from moving arcs. The first stop of the axis is at V e, e the eigenvector of A."""
+    columns = ["beta", "finer", "most arcs", "leaves", "half way", "seconds"]
+    table = Table("Lifetimes, circle, not symmetric, by arcs that move with the flow", columns)
+    start, end = -0.1, 0.6
+    stop = VALUE @ [math.cos(start), math.sin(start)]
+    levels = (start + math.atan2(stop[1], stop[0])) / 2, (start + end) / 2
+    for beta in betas:
+        for fine in (1.0,) if quick else (1.0, 1.5):
+            begun = time.process_time()
+            arcs = Arcs(VALUE, beta * KEY_QUERY, lopsided_integral, fine)
+            times = crossings(arcs, levels, 12 + beta / 14)
+            seconds = time.process_time() - begun
+            found = ["-" if one is None else f"{one:.3f}" for one in times]
+            table.row(f"{beta:g}", fine, len(arcs.angle), *found, f"{seconds:.0f}")
 
 
 def lifetimes(
