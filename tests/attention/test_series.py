@@ -80,6 +80,7 @@ def series_of(
     sources, targets = Sources(points), Targets(scores, scores)
     series = Series(sources, targets, tolerance)
     sources.load(log_masses)
+    series.load()
     return series, targets
 
 

@@ -29,22 +29,31 @@ enter, so that masses of 1e-300, and log masses below all doubles, are as exact 
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import comb
-from typing import Any
 
 import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
-from meanfield_pde.attention.sum.series_loops import block_sums
-from meanfield_pde.attention.sum.sources import MANY, Sources, Targets
+from meanfield_pde.attention.sum.series_groups import NodeGroups, SourceGroups
+from meanfield_pde.attention.sum.series_loops import AT_NODES, SOURCE, block_sums
+from meanfield_pde.attention.sum.series_nodes import nodes_needed
+from meanfield_pde.attention.sum.sources import MANY, Share, Sources, Targets, alone
 from meanfield_pde.attention.sum.tree import LEAF, TILE, boxes
 
 # Targets of a block and sources of a group: the fewest with which rho exceeds this, as measured.
 SIZES = (128, 256, 512, 1024)
 _SPAN = 0.5
+# Nodes: cells so many widths of the kernel wide, but no more than this; blocks are the largest with
+# which rho is at most so much times the fourth root of their targets; as measured.
+_WIDTH, _WIDEST = 2.8, 0.4
+_SPAN_OF_NODES = 8.4
+_FEWER = 0.8  # than so many nodes for a source
+_SPARE = 6.0  # the logarithm of what blocks and several groups add to the error of the nodes
+_GATHER = 80.0  # nanoseconds of a source that goes to nodes
 _PART = 4  # blocks that a thread takes at once
 
 
@@ -52,32 +61,60 @@ class Series:
     """Blocks of targets and groups of sources, laid out once; only the masses change.
 
     Attributes:
-        size: targets of a block, and sources of a group.
+        size: targets of a block.
         tiles: tiles of a block.
         blocks: number of blocks.
     """
 
     def __init__(self, sources: Sources, targets: Targets, tolerance: float) -> None:
         self._sources, self._targets, self._tolerance = sources, targets, tolerance
-        ordered = np.ascontiguousarray(sources.points.T)
-        scores = np.ascontiguousarray(targets.scores.T)
-        for size in SIZES:
-            self.size = size
-            self._boxes, self._block_boxes = boxes(ordered, size), boxes(scores, size)
-            span = np.median(_widths(self._boxes)) * np.median(_widths(self._block_boxes))
-            if span > _SPAN:
-                break
+        nodes = self._nodes()
+        self._groups = self._of_sources() if nodes is None else nodes
         self.tiles = self.size // TILE
         self.blocks = len(self._block_boxes)
-        axes = self._boxes[:, 3:].reshape(-1, 3, 3)
-        self._half = np.linalg.norm(axes, axis=2)
-        unit = axes / self._half[:, :, None]
-        self._frame = np.concatenate([self._boxes[:, :3], unit.reshape(-1, 9)], axis=1)
-        self._local = np.empty_like(sources.points)
-        for group, frame in enumerate(unit):
-            part = slice(group * self.size, (group + 1) * self.size)
-            self._local[:, part] = frame @ (ordered[part] - self._boxes[group, :3]).T
         self._polynomials = _polynomials()
+
+    def _of_sources(self) -> SourceGroups:
+        """Blocks and groups of the same size."""
+        scores = np.ascontiguousarray(self._targets.scores.T)
+        points = np.ascontiguousarray(self._sources.points.T)
+        for size in SIZES:
+            self.size, self._block_boxes, around = size, boxes(scores, size), boxes(points, size)
+            if np.median(_widths(around)) * np.median(_widths(self._block_boxes)) > _SPAN:
+                break
+        return SourceGroups(self._sources, self.size, around)
+
+    def _nodes(self) -> NodeGroups | None:
+        """Cells as wide as the kernel, and blocks for them; None if nodes would be too many."""
+        sources, longest = self._sources, float(self._targets.lengths.max())
+        width = min(_WIDEST, _WIDTH / math.sqrt(longest)) if longest > 0 else _WIDEST
+        wanted = _SPARE - math.log(AT_NODES * self._tolerance)
+        least = nodes_needed(width / 2, longest, wanted) ** 2 * 4 * math.pi / width**2
+        if not sources.on_sphere or least > 2 * _FEWER * sources.count:
+            return None
+        scores = np.ascontiguousarray(self._targets.scores.T)
+        for size in SIZES[::-1]:
+            self.size, self._block_boxes = size, boxes(scores, size)
+            span = np.median(_widths(self._block_boxes)) * width / math.sqrt(2)
+            if span <= _SPAN_OF_NODES * size**-0.25:
+                groups = NodeGroups(sources, width, longest, wanted)
+                return groups if groups.expected < _FEWER * sources.count else None
+        return None
+
+    def load(self, share: Share = alone) -> None:
+        """Take in the masses that the sources have."""
+        self._groups.load(share)
+
+    def least_cost(self, visits: float) -> float:
+        """Nanoseconds for all blocks at least, if a tile visits so many leaves.
+
+        Every block weighs all sources that its tiles visit, whatever else it does.
+        """
+        weighed = self.blocks * visits * LEAF * SOURCE
+        if not isinstance(self._groups, NodeGroups):
+            return weighed
+        count = self._sources.count
+        return weighed * self._groups.expected / count + count * _GATHER
 
     def cost(self, blocks: np.ndarray) -> np.ndarray:
         """Nanoseconds for each of the blocks listed, by a count of terms; -1 if left to tiles."""
@@ -95,7 +132,7 @@ class Series:
     def _run(self, blocks: np.ndarray, *, compute: bool) -> tuple[np.ndarray, np.ndarray]:
         out = np.empty((4, len(blocks) * self.size if compute else 0))
         cost = np.empty(len(blocks))
-        groups = self._groups()
+        groups = self._groups.arrays()
 
         def do(part: tuple[int, int]) -> None:
             block_sums(
@@ -112,15 +149,6 @@ class Series:
             with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(do, parts))
         return out, cost
-
-    def _groups(self) -> tuple[Any, ...]:
-        tree = self._sources.tree()
-        points, _, means, tree_boxes, group_log_masses = tree
-        leaves = group_log_masses[0]
-        log_mass = np.logaddexp.reduceat(leaves, np.arange(0, len(leaves), self.size // LEAF))
-        upper = (means[1], group_log_masses[1], tree_boxes[2], group_log_masses[2])
-        groups = (self._boxes, log_mass, self._frame, self._half, self.size)
-        return points, self._sources.log_masses(), self._local, upper, groups
 
 
 def _widths(box: np.ndarray) -> np.ndarray:

@@ -18,9 +18,8 @@ from meanfield_pde.attention.sum import cost_model
 from meanfield_pde.attention.sum.harmonics import GROUPS
 from meanfield_pde.attention.sum.low_rank import Expansion, all_groups, degree_for
 from meanfield_pde.attention.sum.series import Series, pays
-from meanfield_pde.attention.sum.series_loops import SOURCE
 from meanfield_pde.attention.sum.sources import Share, Sources, Targets, alone, check_scores
-from meanfield_pde.attention.sum.tree import LEAF, TILE
+from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
 
 # Up to so many terms the plain sum is done before sources and targets would have been sorted.
@@ -104,12 +103,13 @@ class AttentionSum:
             untrusted=float(untrusted.mean()),
         )
         if self._series is not None:
-            # Every block weighs all sources that its tiles visit, whatever else it does.
-            weighed = self._series.blocks * float(visits.mean()) * LEAF * SOURCE
-            if weighed < self.estimate.chosen:
+            least = self._series.least_cost(float(visits.mean()))
+            if least < self.estimate.chosen:
+                self._series.load(share)
                 cost = share(self._survey_blocks, self._blocks)[:, 0]
-                # None if one of the blocks would be left to tiles.
-                series = None if (cost < 0).any() else float(cost.mean()) * self._series.blocks
+                # Those that would be left to tiles.
+                cost[cost < 0] = self.estimate.tiles / self._series.blocks
+                series = float(cost.mean()) * self._series.blocks
                 self.estimate = replace(self.estimate, series=series)
 
     def _survey(self, tiles: np.ndarray) -> np.ndarray:
