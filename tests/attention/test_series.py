@@ -75,10 +75,15 @@ def naive(w: np.ndarray, y: np.ndarray, log_m: np.ndarray) -> tuple[np.ndarray, 
 
 
 def series_of(
-    points: np.ndarray, scores: np.ndarray, log_masses: np.ndarray, tolerance: float = TOLERANCE
+    points: np.ndarray,
+    scores: np.ndarray,
+    log_masses: np.ndarray,
+    tolerance: float = TOLERANCE,
+    *,
+    nodes: bool = False,
 ) -> tuple[Series, Targets]:
     sources, targets = Sources(points), Targets(scores, scores)
-    series = Series(sources, targets, tolerance)
+    series = Series(sources, targets, tolerance, nodes=nodes)
     sources.load(log_masses)
     series.load()
     return series, targets
@@ -146,7 +151,7 @@ def test_a_looser_tolerance_is_a_bound_and_costs_less(tolerance: float) -> None:
         means, _ = naive(scores[targets.order[sample]], points, log_masses)
         error = np.linalg.norm((found[:3, sample].T - means).astype(float), axis=1).max()
         assert error <= asked
-        costs.append(series.cost(np.arange(series.blocks)).sum())
+        costs.append(series.costs(np.arange(series.blocks)).sum())
     assert costs[1] < 0.9 * costs[0]
 
 
@@ -154,7 +159,7 @@ def test_blocks_with_exponents_out_of_range_are_left_to_tiles() -> None:
     points, log_masses = uniform(9000)
     scores = 1e5 * spiral(3001)
     sources, targets = Sources(points), Targets(scores, scores)
-    series = Series(sources, targets, TOLERANCE)
+    series = Series(sources, targets, TOLERANCE, nodes=False)
     sources.load(log_masses)
     _, done = series.sums(np.arange(targets.tiles))
     assert not done.all()

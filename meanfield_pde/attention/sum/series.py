@@ -51,8 +51,8 @@ _SPAN = 0.5
 # which rho is at most so much times the fourth root of their targets; as measured.
 _WIDTH, _WIDEST = 2.8, 0.4
 _SPAN_OF_NODES = 8.4
-_FEWER = 0.8  # than so many nodes for a source
-_SPARE = 6.0  # the logarithm of what blocks and several groups add to the error of the nodes
+_FEWER = 0.9  # than so many nodes for a source
+_SPARE = 5.0  # the logarithm of what blocks and several groups add to the error of the nodes
 _GATHER = 80.0  # nanoseconds of a source that goes to nodes
 _PART = 4  # blocks that a thread takes at once
 
@@ -66,10 +66,11 @@ class Series:
         blocks: number of blocks.
     """
 
-    def __init__(self, sources: Sources, targets: Targets, tolerance: float) -> None:
+    def __init__(
+        self, sources: Sources, targets: Targets, tolerance: float, *, nodes: bool
+    ) -> None:
         self._sources, self._targets, self._tolerance = sources, targets, tolerance
-        nodes = self._nodes()
-        self._groups = self._of_sources() if nodes is None else nodes
+        self._groups: SourceGroups | NodeGroups = self._nodes() if nodes else self._of_sources()
         self.tiles = self.size // TILE
         self.blocks = len(self._block_boxes)
         self._polynomials = _polynomials()
@@ -84,22 +85,17 @@ class Series:
                 break
         return SourceGroups(self._sources, self.size, around)
 
-    def _nodes(self) -> NodeGroups | None:
-        """Cells as wide as the kernel, and blocks for them; None if nodes would be too many."""
-        sources, longest = self._sources, float(self._targets.lengths.max())
-        width = min(_WIDEST, _WIDTH / math.sqrt(longest)) if longest > 0 else _WIDEST
-        wanted = _SPARE - math.log(AT_NODES * self._tolerance)
-        least = nodes_needed(width / 2, longest, wanted) ** 2 * 4 * math.pi / width**2
-        if not sources.on_sphere or least > 2 * _FEWER * sources.count:
-            return None
+    def _nodes(self) -> NodeGroups:
+        """Cells as wide as the kernel, and blocks for them."""
+        width = _width(self._targets)
         scores = np.ascontiguousarray(self._targets.scores.T)
         for size in SIZES[::-1]:
             self.size, self._block_boxes = size, boxes(scores, size)
             span = np.median(_widths(self._block_boxes)) * width / math.sqrt(2)
             if span <= _SPAN_OF_NODES * size**-0.25:
-                groups = NodeGroups(sources, width, longest, wanted)
-                return groups if groups.expected < _FEWER * sources.count else None
-        return None
+                break
+        longest = float(self._targets.lengths.max())
+        return NodeGroups(self._sources, width, longest, _wanted(self._tolerance))
 
     def load(self, share: Share = alone) -> None:
         """Take in the masses that the sources have."""
@@ -116,9 +112,9 @@ class Series:
         count = self._sources.count
         return weighed * self._groups.expected / count + count * _GATHER
 
-    def cost(self, blocks: np.ndarray) -> np.ndarray:
-        """Nanoseconds for each of the blocks listed, by a count of terms; -1 if left to tiles."""
-        return self._run(blocks, compute=False)[1]
+    def costs(self, blocks: np.ndarray) -> np.ndarray:
+        """Nanoseconds for each of the blocks listed, a column; -1 if left to tiles."""
+        return self._run(blocks, compute=False)[1][:, None]
 
     def sums(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows m_x, m_y, m_z, log Z for the targets of tiles, and which tiles could be done.
@@ -171,6 +167,24 @@ def _polynomials() -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     return (table.reach, table.error, table.slope_error), expanded
 
 
-def pays(sources: Sources, targets: Targets) -> bool:
-    """Whether there are enough points for blocks and groups to be worth laying out."""
-    return min(sources.count, targets.count) >= MANY
+def _width(targets: Targets) -> float:
+    """The width of the cells."""
+    return min(_WIDEST, _WIDTH / math.sqrt(max(1.0, float(targets.lengths.max()))))
+
+
+def _wanted(tolerance: float) -> float:
+    """Minus the logarithm of the error that the nodes are to have."""
+    return _SPARE - math.log(AT_NODES * tolerance)
+
+
+def ways(sources: Sources, targets: Targets, tolerance: float) -> list[Series]:
+    """By nodes if they are fewer than the sources, and by the sources; none for too few points."""
+    if min(sources.count, targets.count) < MANY:
+        return []
+    found = [Series(sources, targets, tolerance, nodes=False)]
+    width = _width(targets)
+    longest = float(targets.lengths.max())
+    nodes = nodes_needed(width / 2, longest, _wanted(tolerance)) ** 2
+    if sources.on_sphere and nodes * 4 * math.pi / width**2 < _FEWER * sources.count:
+        found.insert(0, Series(sources, targets, tolerance, nodes=True))
+    return found

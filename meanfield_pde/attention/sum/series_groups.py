@@ -94,8 +94,8 @@ class NodeGroups:
         scaled = unit * self._half[:, :, None]
         self.boxes = np.concatenate([self._frame[:, :3], scaled.reshape(-1, 9)], axis=1)
         self._tables = node_tables()
-        flat = [[nodes_needed(half, longest, wanted) for half in row[1:]] for row in self._half]
-        self.expected = int(np.prod(flat, axis=1).sum())
+        needed = [[nodes_needed(half, longest, wanted) for half in row[1:]] for row in self._half]
+        self.expected = int(np.prod(needed, axis=1).sum())
 
     def load(self, share: Share = alone) -> None:
         """Take in the masses that the sources have."""

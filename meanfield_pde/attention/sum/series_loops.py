@@ -11,10 +11,11 @@ import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST
-from meanfield_pde.attention.sum.series_nodes import MOST, node_error
+from meanfield_pde.attention.sum.series_nodes import MOST
 from meanfield_pde.attention.sum.series_reach import groups_in_reach
 from meanfield_pde.attention.sum.series_terms import add_series, add_terms
-from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, NO_MASS, power_of_two
+from meanfield_pde.attention.sum.series_weights import fine, weigh_all
+from meanfield_pde.attention.sum.tiles import FAST
 
 POWERS = 8  # highest power of the normal part of an exponent
 _TERMS = (HIGHEST + 1) * (HIGHEST + 2) // 2 + 2
@@ -28,62 +29,6 @@ SOURCE, GROUP = 2.0, 200.0  # weighing a source, and looking at a group
 # moves the mean by twice that: 4 x 0.15 + 2 x 0.125 < 1.
 SERIES, AT_NODES = 0.13, 0.1
 LARGEST_LIFT = 600.0  # of an exponent over the lower bound of log Z, so that nothing overflows
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _sum_of(values):  # type: ignore[no-untyped-def]
-    """The sum of some numbers, which are overwritten: folded in halves, in vectors."""
-    count = values.size
-    while count > 1:
-        half = (count + 1) // 2
-        upper = values[half:count]
-        for j in range(upper.size):
-            values[j] += upper[j]
-        count = half
-    return values[0]
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _largest_of(values):  # type: ignore[no-untyped-def]
-    """The largest of some numbers, in the same way."""
-    count = values.size
-    while count > 1:
-        half = (count + 1) // 2
-        upper = values[half:count]
-        for j in range(upper.size):
-            values[j] = max(values[j], upper[j])
-        count = half
-    return values[0]
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _weigh(block, sources, part, weights, work, total):  # type: ignore[no-untyped-def]
-    """Weights M exp(<w_0, y>) of a group, as parts of their largest, whose logarithm is returned.
-
-    Their sums, times y, plain and without their signs, go to `total`.
-    """
-    x, y, z = sources[0][0, part], sources[0][1, part], sources[0][2, part]
-    log_masses, signs = sources[1][part], sources[2][part]
-    a, b, c = block[0], block[1], block[2]
-    for j in range(x.size):
-        weights[j] = a * x[j] + b * y[j] + c * z[j] + log_masses[j]
-        work[j] = weights[j]
-    largest = _largest_of(work)
-    for j in range(x.size):
-        weights[j] = power_of_two((weights[j] - largest) * LOG2_E)
-        work[j] = weights[j]
-    total[4] = _sum_of(work)
-    for j in range(signs.size):
-        weights[j] *= signs[j]
-    for i in range(3):
-        along = sources[0][i, part]
-        for j in range(x.size):
-            work[j] = weights[j] * along[j]
-        total[i] = _sum_of(work)
-    for j in range(x.size):
-        work[j] = weights[j]
-    total[3] = _sum_of(work)
-    return largest
 
 
 @numba.njit(cache=True)
@@ -156,37 +101,6 @@ def _workspace(targets, sources):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@numba.njit(cache=True, fastmath=FAST)
-def _weigh_all(block, sources, starts, found, weights, share, own, mean):  # type: ignore[no-untyped-def]
-    """Weights of all groups found; the softmax mean at the block's centre, and log Z there.
-
-    Both are those of the groups found, a lower bound of log Z(w) by the convexity of log Z. The sum
-    of the weights of each, as a part of that of their absolute values, is written to `own`.
-    """
-    total, work = np.empty(5), np.empty(weights.shape[1])
-    level, z = 4 * NO_MASS, 0.0
-    for i in range(3):
-        mean[i] = 0.0
-    for k in range(found.size):
-        part = slice(starts[found[k]], starts[found[k] + 1])
-        size = part.stop - part.start
-        share[k] = _weigh(block, sources, part, weights[k, :size], work[:size], total)
-        own[k] = total[3] / total[4] if total[4] > 0 else 1.0
-        if share[k] > level:
-            shrink = math.exp(level - share[k])
-            z *= shrink
-            for i in range(3):
-                mean[i] *= shrink
-            level = share[k]
-        factor = math.exp(share[k] - level)
-        z += factor * total[3]
-        for i in range(3):
-            mean[i] += factor * total[i]
-    for i in range(3):
-        mean[i] /= z
-    return level + math.log(z) if z > 0 else math.nan
-
-
 @numba.njit(cache=True)
 def _work(filled, p, q, targets, degrees, last):  # type: ignore[no-untyped-def]
     """Nanoseconds for a pair of a block and a group, term by term and by series."""
@@ -219,12 +133,10 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
         width = max(width, starts[k + 1] - starts[k])
     weights, share, own = np.empty((found.size, width)), np.empty(found.size), np.empty(found.size)
     mean = np.empty(3)
-    level = _weigh_all(block, arrays, starts, found, weights, share, own, mean)
+    level = weigh_all(block, arrays, starts, found, weights, share, own, mean)
     if len(nodes) > 0:
-        error, corners = 0.0, np.empty((8, 4))
-        for k in found:
-            error += node_error(block, mean, level, frame[k], half[k], nodes[k], corners)
-        if not error <= AT_NODES * tolerance:
+        cells = (frame, half, nodes, found)
+        if not fine(scores, block, mean, level, arrays, starts, cells, AT_NODES * tolerance):
             return -1.0
     targets = scores.shape[1]
     offset = np.empty((3, targets))

@@ -57,13 +57,13 @@ def _highest(slope, k, half, x, y):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _rough(w, k, centre, half, x, y):  # type: ignore[no-untyped-def]
-    """The same for any W_n: |sqrt(R) - n_c| <= |R - n_c^2| / n_c."""
+    """The same for W_n < 0: |Re sqrt(1 - b^2 - z^2) - n_c| <= |1 - b^2 - z^2 - n_c^2| / n_c."""
     far = half * x
     return abs(w) * far + abs(k) * (far * (2 * abs(centre) + far) + half * half * y * y)
 
 
 @numba.njit(cache=True)
-def _at(step, axis, corner, centre, half, behind):  # type: ignore[no-untyped-def]
+def _at(step, axis, corner, centre, half):  # type: ignore[no-untyped-def]
     """The logarithm of the largest |y f| in an ellipse, in units of what multiplies f.
 
     Args:
@@ -72,7 +72,6 @@ def _at(step, axis, corner, centre, half, behind):  # type: ignore[no-untyped-de
         corner: W_n / n_c, W_a, W_b, and the logarithm of what multiplies f.
         centre: of the group in its axes.
         half: half lengths.
-        behind: whether W_n is negative at a corner.
     """
     one, other = axis
     edge = abs(centre[other]) + half[other]
@@ -83,8 +82,8 @@ def _at(step, axis, corner, centre, half, behind):  # type: ignore[no-untyped-de
         return math.inf
     rest = (real * imaginary) ** 2 / room
     k, w, v, held = corner
-    if behind:
-        found = _rough(w, k, centre[one], half[one], x, y) + abs(k) * rest
+    if k < 0:
+        found = _rough(w, k, centre[one], half[one], x, y) - k * rest
         found += _rough(v, k, centre[other], half[other], 1.0, 0.0)
     else:
         found = _highest(w - k * centre[one], k, half[one], x, y) + k * rest / 2
@@ -99,23 +98,22 @@ def _along(axis, corners, centre, half, count):  # type: ignore[no-untyped-def]
     By the ellipse that is best at the corner that is worst by another one; any is a bound.
     """
     best, worst, highest = len(RADII) // 2, 0, -math.inf
-    behind = corners[:, 0].min() < 0
     for c in range(8):
         corner = corners[c, 0], corners[c, 1], corners[c, 2], corners[c, 3]
-        found = _at(best, axis, corner, centre, half, behind)
+        found = _at(best, axis, corner, centre, half)
         if found > highest:
             worst, highest = c, found
     corner = corners[worst, 0], corners[worst, 1], corners[worst, 2], corners[worst, 3]
     least = math.inf
     for step in range(len(RADII)):
-        found = _at(step, axis, corner, centre, half, behind)
+        found = _at(step, axis, corner, centre, half)
         found += RADII[step, 4] - (count - 1) * RADII[step, 3]
         if found < least:
             best, least = step, found
     highest = -math.inf
     for c in range(8):
         corner = corners[c, 0], corners[c, 1], corners[c, 2], corners[c, 3]
-        highest = max(highest, _at(best, axis, corner, centre, half, behind))
+        highest = max(highest, _at(best, axis, corner, centre, half))
     return highest + RADII[best, 4] - (count - 1) * RADII[best, 3]
 
 
@@ -123,7 +121,8 @@ def _along(axis, corners, centre, half, count):  # type: ignore[no-untyped-def]
 def node_error(block, mean, level, frame, half, nodes, corners):  # type: ignore[no-untyped-def]
     """The part of Z(w) that the nodes of a group may be wrong by, for all w of a block.
 
-    It is largest at a corner of the block's box, since log |f| is linear in w at every point.
+    It is largest at a corner of the block's box: at every point the bound of log |f| is linear in
+    w, or the larger of two such.
 
     Args:
         block: box of the scores.

@@ -17,7 +17,7 @@ import numpy as np
 from meanfield_pde.attention.sum import cost_model
 from meanfield_pde.attention.sum.harmonics import GROUPS
 from meanfield_pde.attention.sum.low_rank import Expansion, all_groups, degree_for
-from meanfield_pde.attention.sum.series import Series, pays
+from meanfield_pde.attention.sum.series import Series, ways
 from meanfield_pde.attention.sum.sources import Share, Sources, Targets, alone, check_scores
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
@@ -56,13 +56,8 @@ class AttentionSum:
             degree = degree_for(longest, tolerance, dimension)
             if degree is not None:
                 self._expansion = Expansion(dimension, degree, longest)
-        self._series = (
-            Series(self.sources, self.targets, tolerance)
-            if pays(self.sources, self.targets)
-            else None
-        )
-        blocks = 0 if self._series is None else self._series.blocks
-        self._blocks = _evenly(blocks, cost_model.SURVEYED_BLOCKS)
+        self._ways = ways(self.sources, self.targets, tolerance)
+        self._series: Series | None = None
         self.estimate: cost_model.Estimate
 
     @property
@@ -75,7 +70,7 @@ class AttentionSum:
     @property
     def many(self) -> bool:
         """Whether there is so much to survey that it is worth sharing out."""
-        return self._series is not None
+        return bool(self._ways)
 
     def load(self, log_masses: np.ndarray, share: Share = alone) -> None:
         """Take the logs of the masses of all sources, and choose how to compute their sums.
@@ -102,15 +97,21 @@ class AttentionSum:
             degree=None if expansion is None else expansion.degree,
             untrusted=float(untrusted.mean()),
         )
-        if self._series is not None:
-            least = self._series.least_cost(float(visits.mean()))
+        self._series = None
+        for series in self._ways:
+            least = series.least_cost(float(visits.mean()))
             if least < self.estimate.chosen:
-                self._series.load(share)
-                cost = share(self._survey_blocks, self._blocks)[:, 0]
-                # Those that would be left to tiles.
-                cost[cost < 0] = self.estimate.tiles / self._series.blocks
-                series = float(cost.mean()) * self._series.blocks
-                self.estimate = replace(self.estimate, series=series)
+                series.load(share)
+                blocks = _evenly(series.blocks, cost_model.SURVEYED_BLOCKS)
+                cost = share(series.costs, blocks)[:, 0]
+                left = cost < 0
+                cost[left] = self.estimate.tiles / series.blocks
+                self._series = series
+                work = float(cost.mean()) * series.blocks
+                self.estimate = replace(self.estimate, series=work)
+                # Where nodes are too coarse for most of the blocks, sources may do.
+                if left.mean() < 0.5:
+                    break
 
     def _survey(self, tiles: np.ndarray) -> np.ndarray:
         """Of each tile the leaves it visits, the nodes it looks at, and whether to be trusted.
@@ -119,11 +120,6 @@ class AttentionSum:
         """
         visits, log_z = self.sources.survey(self.targets.scores, tiles, self._tolerance)
         return np.column_stack([visits, self._untrusted(tiles, log_z)])
-
-    def _survey_blocks(self, blocks: np.ndarray) -> np.ndarray:
-        """What each of the blocks costs."""
-        assert self._series is not None
-        return self._series.cost(blocks)[:, None]
 
     def _untrusted(self, tiles: np.ndarray, log_z: np.ndarray) -> np.ndarray:
         """Whether the expansion is too coarse for a tile, by bounds of log Z from below."""
