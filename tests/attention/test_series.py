@@ -124,6 +124,66 @@ def test_within_the_tolerance_for_every_target(
     assert np.abs(found[3, sample] - logs).max() <= TOLERANCE
 
 
+def around(points: np.ndarray, centre: list[float], angle: float) -> np.ndarray:
+    """Those within an angle of a centre."""
+    return points[points @ centre > np.cos(angle)]
+
+
+def check_nodes(points: np.ndarray, log_masses: np.ndarray, scores: np.ndarray) -> None:
+    """Nodes stand for the sources: all blocks are done, all errors within the tolerance."""
+    series, targets = series_of(points, scores, log_masses, nodes=True)
+    found, done = series.sums(np.arange(targets.tiles))
+    assert done.all()
+    sample = np.arange(0, targets.tiles * TILE, 29)
+    means, logs = naive(scores[targets.order[sample]], points, log_masses)
+    error = np.linalg.norm((found[:3, sample].T - means).astype(float), axis=1)
+    assert error.max() <= TOLERANCE
+    assert np.abs(found[3, sample] - logs).max() <= TOLERANCE
+
+
+def clusters(count: int) -> Measure:
+    """Two clusters, and a kink between them."""
+    points = spiral(count)
+    return points, 200.0 * (np.abs(points @ [0.6, 0.0, 0.8]) - 1)
+
+
+@pytest.mark.parametrize("measure", [uniform, clusters, rough_and_half_empty])
+def test_nodes_are_within_the_tolerance(measure: Callable[[int], Measure]) -> None:
+    points, log_masses = measure(20_000)
+    skew = np.array([[0.9, -0.1, 0.0], [-0.1, 0.8, 0.05], [-0.2, 0.0, 1.0]])
+    scores = 60 * around(spiral(60_000), [0.6, 0.0, 0.8], 0.4) @ skew
+    check_nodes(points, log_masses, scores)
+
+
+def test_nodes_where_the_masses_are_1e_minus_300() -> None:
+    """A cap whose mass falls by 1e-300 from one end to the other; targets at that end."""
+    points = around(spiral(400_000), [0.0, 0.0, 1.0], 0.5)
+    log_masses = -690 * np.arccos(points @ [np.sin(0.5), 0.0, np.cos(0.5)])
+    targets = around(spiral(800_000), [-np.sin(0.4), 0.0, np.cos(0.4)], 0.1)
+    check_nodes(points, log_masses, 2000 * targets)
+
+
+def test_nodes_on_the_circle() -> None:
+    angle = 2 * np.pi * (np.arange(9000) + 0.5) / 9000
+    points = np.column_stack([np.cos(angle), np.sin(angle)])
+    log_masses = 200.0 * (np.abs(points[:, 0]) - 1)
+    scores = 200 * points[::3]
+    series, targets = series_of(points, scores, log_masses, nodes=True)
+    found, done = series.sums(np.arange(targets.tiles))
+    assert done.all()
+    means, logs = naive(scores[targets.order], points, log_masses)
+    error = np.linalg.norm((found[:2].T - means).astype(float), axis=1)
+    assert error.max() <= TOLERANCE
+    assert np.abs(found[3] - logs).max() <= TOLERANCE
+
+
+def test_what_nodes_are_too_coarse_for_is_left_to_tiles() -> None:
+    points, log_masses = below_all_doubles(20_000)
+    series, targets = series_of(points, 5 * spiral(3001), log_masses, nodes=True)
+    _, done = series.sums(np.arange(targets.tiles))
+    assert not done.any()
+
+
 def test_on_the_circle() -> None:
     angle = 2 * np.pi * (np.arange(9000) + 0.5) / 9000
     points = np.column_stack([np.cos(angle), np.sin(angle)])

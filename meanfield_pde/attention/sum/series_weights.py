@@ -13,7 +13,7 @@ import numpy as np
 from meanfield_pde.attention.sum.series_nodes import node_error
 from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, NO_MASS, power_of_two
 
-_PARTS = 4  # of a block
+_PARTS = (4, 16)  # of a block
 
 
 @numba.njit(cache=True, fastmath=FAST)
@@ -117,6 +117,25 @@ def _errors(block, mean, level, cells):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
+def _part_of(scores, block, part):  # type: ignore[no-untyped-def]
+    """Write a box with the axes of a block's around some of its targets."""
+    for j in range(3):
+        part[j] = block[j]
+    for i in range(3):
+        low, high, square = np.inf, -np.inf, 0.0
+        for j in range(3):
+            square += block[3 + 3 * i + j] ** 2
+        for t in range(scores.shape[1]):
+            along = 0.0
+            for j in range(3):
+                along += (scores[j, t] - block[j]) * block[3 + 3 * i + j]
+            low, high = min(low, along / square), max(high, along / square)
+        for j in range(3):
+            part[j] += (low + high) / 2 * block[3 + 3 * i + j]
+            part[3 + 3 * i + j] = (high - low) / 2 * block[3 + 3 * i + j]
+
+
+@numba.njit(cache=True)
 def fine(scores, block, mean, level, arrays, starts, cells, allowed):  # type: ignore[no-untyped-def]
     """Whether nodes are wrong by no more than a part of Z(w), for all targets of a block.
 
@@ -125,28 +144,19 @@ def fine(scores, block, mean, level, arrays, starts, cells, allowed):  # type: i
     """
     if _errors(block, mean, level, cells) <= allowed:
         return True
-    found, width = cells[3], 0
+    found, width, targets = cells[3], 0, scores.shape[1]
     for k in found:
         width = max(width, starts[k + 1] - starts[k])
     weights, share, own = np.empty((found.size, width)), np.empty(found.size), np.empty(found.size)
-    mean, part, along = np.empty(3), block.copy(), 0.0
-    step = -(-scores.shape[1] // _PARTS)
-    for first in range(0, scores.shape[1], step):
-        low, high = np.full(3, np.inf), np.full(3, -np.inf)
-        for t in range(first, min(first + step, scores.shape[1])):
-            for i in range(3):
-                axis, square = block[3 + 3 * i : 6 + 3 * i], 0.0
-                along = 0.0
-                for j in range(3):
-                    along += (scores[j, t] - block[j]) * axis[j]
-                    square += axis[j] * axis[j]
-                low[i], high[i] = min(low[i], along / square), max(high[i], along / square)
-        for j in range(3):
-            part[j] = block[j]
-            for i in range(3):
-                part[j] += (low[i] + high[i]) / 2 * block[3 + 3 * i + j]
-                part[3 + 3 * i + j] = (high[i] - low[i]) / 2 * block[3 + 3 * i + j]
-        level = weigh_all(part, arrays, starts, found, weights, share, own, mean)
-        if not _errors(part, mean, level, cells) <= allowed:
-            return False
-    return True
+    centre, part = np.empty(3), np.empty(12)
+    for parts in _PARTS:
+        step, good = -(-targets // parts), True
+        for first in range(0, targets, step):
+            _part_of(scores[:, first : min(first + step, targets)], block, part)
+            log_z = weigh_all(part, arrays, starts, found, weights, share, own, centre)
+            good = _errors(part, centre, log_z, cells) <= allowed
+            if not good:
+                break
+        if good:
+            return True
+    return False
