@@ -151,7 +151,7 @@ def clusters(count: int) -> Measure:
 def test_nodes_are_within_the_tolerance(measure: Callable[[int], Measure]) -> None:
     points, log_masses = measure(20_000)
     skew = np.array([[0.9, -0.1, 0.0], [-0.1, 0.8, 0.05], [-0.2, 0.0, 1.0]])
-    scores = 60 * around(spiral(60_000), [0.6, 0.0, 0.8], 0.4) @ skew
+    scores = 60 * around(spiral(120_000), [0.6, 0.0, 0.8], 0.28) @ skew
     check_nodes(points, log_masses, scores)
 
 

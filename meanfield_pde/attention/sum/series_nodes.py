@@ -167,7 +167,12 @@ def nodes_needed(half, curvature, wanted):  # type: ignore[no-untyped-def]
     """How many nodes interpolate a group's f to exp(-wanted) of the largest f of all groups."""
     least = MOST
     for k in range(len(RADII)):
-        y, log_r, factor = RADII[k, 2], RADII[k, 3], RADII[k, 4]
-        needed = wanted + factor + curvature * (half * y) ** 2 / 2
+        x, y, log_r, factor = RADII[k, 1], RADII[k, 2], RADII[k, 3], RADII[k, 4]
+        room = 1 - half * half * (1 + x * x)
+        if room < 0.05:
+            break
+        rest = (half * half * x * y) ** 2 / room
+        needed = wanted + factor + (half * y) ** 2 + rest
+        needed += curvature * ((half * y) ** 2 + rest) / 2
         least = min(least, 1 + math.ceil(max(needed, 0.0) / log_r))
     return max(2, least + least % 2)
