@@ -22,6 +22,13 @@ up at all. The sum of M y exp(<w, y>) is sum_j q_j (y_0 + y_j - y_0) exp(s_j); t
 the derivative P' for exp, whose error, times the radius of the group, is counted with e_p. An error
 of a t Z in both sums moves the mean by at most 2 a t.
 
+*Nodes.* Where the kernel holds so many sources that fewer nodes can stand for those of a group, as
+wide as the kernel or a few times that, they do (`series_nodes`): signed masses, made once for all
+blocks, with an error of their own. Q is then the sum of the |q_j|. The signed sum at w_0 is that of
+the sources but for the error of the nodes, and half of it takes the place of Q in exp(-rho) Q; that
+error enters this only times t. What a node is for does not matter to the moments, but they can be
+taken in one direction at a time.
+
 The points of a group lie near a surface: s is split along the axes of the group into a tangential
 part and a small normal part, each power of which has its own, lower degree. Only ratios of masses
 enter, so that masses of 1e-300, and log masses below all doubles, are as exact as any.
@@ -49,8 +56,8 @@ SIZES = (128, 256, 512, 1024)
 _SPAN = 0.5
 # Nodes: cells so many widths of the kernel wide, but no more than this; blocks are the largest with
 # which rho is at most so much times the fourth root of their targets; as measured.
-_WIDTH, _WIDEST = 2.8, 0.4
-_SPAN_OF_NODES = 8.4
+_WIDTH, _WIDEST = 3.0, 0.4
+_SPAN_OF_NODES = 9.2
 _FEWER = 0.9  # than so many nodes for a source
 _SPARE = 5.0  # the logarithm of what blocks and several groups add to the error of the nodes
 _GATHER = 80.0  # nanoseconds of a source that goes to nodes

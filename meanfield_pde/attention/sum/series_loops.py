@@ -20,13 +20,14 @@ from meanfield_pde.attention.sum.tiles import FAST
 POWERS = 8  # highest power of the normal part of an exponent
 _TERMS = (HIGHEST + 1) * (HIGHEST + 2) // 2 + 2
 # Nanoseconds on one core, like those of the cost model: a term of a pair, for a source and for a
-# target; what either costs besides; and a pair of points added up directly.
+# target; what either costs besides; and a pair of points added up directly. For nodes, a product in
+# the first direction, and a term of a pair for a node in the second.
 SOURCE_TERM, TARGET_TERM, TARGET, PAIR = 0.3, 0.2, 4.0, 0.8
 PRODUCT, SUM = 0.1, 0.5
 SOURCE, GROUP = 2.0, 200.0  # weighing a source, and looking at a group
 # Shares of the tolerance: each of the errors of Z and of the sum of M y exp(<w, y>) is at most
-# twice SERIES (once for each part of a maximum), and what is skipped at most DROPPED of Z, which
-# moves the mean by twice that: 4 x 0.15 + 2 x 0.125 < 1.
+# twice SERIES (once for each part of a maximum) and AT_NODES, and what is skipped at most DROPPED
+# of Z, which moves the mean by twice that: 2 (2 x 0.13 + 0.1) + 2 x 0.125 < 1.
 SERIES, AT_NODES = 0.13, 0.1
 LARGEST_LIFT = 600.0  # of an exponent over the lower bound of log Z, so that nothing overflows
 
@@ -153,7 +154,7 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
         row = weights[k, : part.stop - part.start]
         span = _spans(block, axes, radii, rho)
         scale = share[k] - level
-        # The weights of a group add up to no more than their number.
+        # The weights of a group, without signs, add up to no more than their number.
         lift = scale + math.log(row.size) + _lift(block, axes, mean)
         if lift + span > LARGEST_LIFT:
             return -1.0
