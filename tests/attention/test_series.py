@@ -136,7 +136,7 @@ def check_nodes(points: np.ndarray, log_masses: np.ndarray, scores: np.ndarray) 
     assert done.all()
     sample = np.arange(0, targets.tiles * TILE, 29)
     means, logs = naive(scores[targets.order[sample]], points, log_masses)
-    error = np.linalg.norm((found[:3, sample].T - means).astype(float), axis=1)
+    error = np.linalg.norm((found[: points.shape[1], sample].T - means).astype(float), axis=1)
     assert error.max() <= TOLERANCE
     assert np.abs(found[3, sample] - logs).max() <= TOLERANCE
 
@@ -167,14 +167,7 @@ def test_nodes_on_the_circle() -> None:
     angle = 2 * np.pi * (np.arange(9000) + 0.5) / 9000
     points = np.column_stack([np.cos(angle), np.sin(angle)])
     log_masses = 200.0 * (np.abs(points[:, 0]) - 1)
-    scores = 200 * points[::3]
-    series, targets = series_of(points, scores, log_masses, nodes=True)
-    found, done = series.sums(np.arange(targets.tiles))
-    assert done.all()
-    means, logs = naive(scores[targets.order], points, log_masses)
-    error = np.linalg.norm((found[:2].T - means).astype(float), axis=1)
-    assert error.max() <= TOLERANCE
-    assert np.abs(found[3] - logs).max() <= TOLERANCE
+    check_nodes(points, log_masses, 200 * points)
 
 
 def test_what_nodes_are_too_coarse_for_is_left_to_tiles() -> None:

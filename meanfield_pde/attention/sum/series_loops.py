@@ -118,6 +118,16 @@ def _work(filled, p, q, targets, degrees, last):  # type: ignore[no-untyped-def]
     return direct, filled * terms * SOURCE_TERM + by_target
 
 
+@numba.njit(cache=True, fastmath=FAST)
+def _finish(sums, offset, mean, level, out):  # type: ignore[no-untyped-def]
+    """Write rows m and log Z from the sums of a block, which are parts of exp(level + <w, m>)."""
+    for t in range(offset.shape[1]):
+        along = offset[0, t] * mean[0] + offset[1, t] * mean[1] + offset[2, t] * mean[2]
+        for i in range(3):
+            out[i, t] = sums[i, t] / sums[3, t]
+        out[3, t] = level + along + math.log(sums[3, t])
+
+
 @numba.njit(cache=True, fastmath=FAST - {"ninf"})
 def _block(scores, block, sources, tolerance, table, choose, compute, out):  # type: ignore[no-untyped-def]
     """The sums of one block, rows m and log Z, if wanted; the work in nanoseconds, or -1.
@@ -176,11 +186,7 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
             chosen = (degrees, last, choose[line])
             add_series(row, local[:, part], (p, q), axes, offset, mean, scale, chosen, work, sums)
     if compute:
-        for t in range(targets):
-            along = offset[0, t] * mean[0] + offset[1, t] * mean[1] + offset[2, t] * mean[2]
-            for i in range(3):
-                out[i, t] = sums[i, t] / sums[3, t]
-            out[3, t] = level + along + math.log(sums[3, t])
+        _finish(sums, offset, mean, level, out)
     return cost
 
 
