@@ -73,18 +73,19 @@ class NodeGroups:
         self._sources, self._wanted = sources, (longest, wanted)
         order_of_tree = sources.tree()[1][1]
         points = sources.points[:, : sources.count]
-        cell, centres = _cells_of_rings(points, width)
+        cell = _cells_of_rings(points, width)
         order = np.argsort(cell, kind="stable")
-        numbers, first = np.unique(cell[order], return_index=True)
+        _, first = np.unique(cell[order], return_index=True)
         self._starts = np.append(first, len(order))
         self._order = order_of_tree[order]
         self._local = np.empty((3, len(order)))
-        self._frame = np.empty((len(numbers), 12))
-        self._half = np.empty((len(numbers), 3))
-        for group, number in enumerate(numbers):
+        self._frame = np.empty((len(first), 12))
+        self._half = np.empty((len(first), 3))
+        for group in range(len(first)):
             part = slice(self._starts[group], self._starts[group + 1])
-            axes = _axes(*centres[number])
-            along = axes @ points[:, order[part]]
+            own = points[:, order[part]]
+            axes = _axes(own.mean(axis=1))
+            along = axes @ own
             low, high = along.min(axis=1), along.max(axis=1)
             middle = (low + high) / 2
             self._frame[group] = np.concatenate([middle @ axes, axes.ravel()])
@@ -135,11 +136,8 @@ class NodeGroups:
         return arrays, starts, (tree[2][1], tree[4][1], tree[3][2], tree[4][2]), groups, 0
 
 
-def _cells_of_rings(points: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
-    """The number of every point's cell, and the longitude and colatitude of the cells' centres.
-
-    Rings about as high as wide; the first and the last are caps.
-    """
+def _cells_of_rings(points: np.ndarray, width: float) -> np.ndarray:
+    """The number of every point's cell; rings are about as high as wide, the ends are caps."""
     rings = int(np.ceil(np.pi / width))
     height = np.pi / rings
     across = np.hypot(points[0], points[1])
@@ -148,17 +146,14 @@ def _cells_of_rings(points: np.ndarray, width: float) -> tuple[np.ndarray, np.nd
     widest = np.sin(np.minimum(middle, np.pi - middle) + 0.25 * height)
     count = np.maximum(1, np.round(2 * np.pi * np.minimum(widest, 1.0) / height)).astype(np.int64)
     count[[0, -1]] = 1
-    offset = np.concatenate([[0], np.cumsum(count)])
     turn = np.arctan2(points[1], points[0]) / (2 * np.pi) + 0.5
     place = np.minimum((turn * count[ring]).astype(np.int64), count[ring] - 1)
-    ring_of_cell = np.repeat(np.arange(rings + 1), count)
-    within = np.arange(offset[-1]) - offset[ring_of_cell]
-    longitude = 2 * np.pi * ((within + 0.5) / count[ring_of_cell] - 0.5)
-    return offset[ring] + place, np.column_stack([longitude, middle[ring_of_cell]])
+    return np.concatenate([[0], np.cumsum(count)])[ring] + place
 
 
-def _axes(longitude: float, colatitude: float) -> np.ndarray:
-    """Axes up, east and north."""
+def _axes(centre: np.ndarray) -> np.ndarray:
+    """Axes up, east and north at a point."""
+    up = centre / np.linalg.norm(centre)
+    longitude = np.arctan2(up[1], up[0])
     east = np.array([-np.sin(longitude), np.cos(longitude), 0.0])
-    up = np.append(np.sin(colatitude) * np.array([east[1], -east[0]]), np.cos(colatitude))
     return np.stack([up, east, np.cross(up, east)])
