@@ -163,6 +163,24 @@ def test_nodes_where_the_masses_are_1e_minus_300() -> None:
     check_nodes(points, log_masses, 2000 * targets)
 
 
+def test_nodes_made_in_parts_by_ranks_are_the_same() -> None:
+    points, log_masses = clusters(20_000)
+    scores = 60 * around(spiral(120_000), [0.6, 0.0, 0.8], 0.28)
+    series, targets = series_of(points, scores, log_masses, nodes=True)
+    whole, done = series.sums(np.arange(targets.tiles))
+    assert done.all()
+
+    def dealt(work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
+        parts = [work(items[rank::3]) for rank in range(3)]
+        rows = np.empty((len(items), parts[0].shape[1]))
+        for rank, part in enumerate(parts):
+            rows[rank::3] = part
+        return rows
+
+    series.load(dealt)
+    assert series.sums(np.arange(targets.tiles))[0].tobytes() == whole.tobytes()
+
+
 def test_nodes_on_the_circle() -> None:
     angle = 2 * np.pi * (np.arange(9000) + 0.5) / 9000
     points = np.column_stack([np.cos(angle), np.sin(angle)])
