@@ -97,21 +97,30 @@ class AttentionSum:
             degree=None if expansion is None else expansion.degree,
             untrusted=float(untrusted.mean()),
         )
-        self._series = None
+        self._choose_series(float(visits.mean()), share)
+
+    def _choose_series(self, visits: float, share: Share) -> None:
+        """Take the series that are quickest by a survey of some blocks, if any may be quick enough.
+
+        Args:
+            visits: leaves that a tile visits, on average.
+            share: as for `load`.
+        """
+        self._series, best = None, math.inf
         for series in self._ways:
-            least = series.least_cost(float(visits.mean()))
-            if least < self.estimate.chosen:
-                series.load(share)
-                blocks = _evenly(series.blocks, cost_model.SURVEYED_BLOCKS)
-                cost = share(series.costs, blocks)[:, 0]
-                left = cost < 0
-                cost[left] = self.estimate.tiles / series.blocks
-                self._series = series
-                work = float(cost.mean()) * series.blocks
+            if series.least_cost(visits) >= self.estimate.chosen:
+                continue
+            series.load(share)
+            cost = share(series.costs, _evenly(series.blocks, cost_model.SURVEYED_BLOCKS))[:, 0]
+            left = cost < 0
+            cost[left] = self.estimate.tiles / series.blocks
+            work = float(cost.mean()) * series.blocks
+            if work < best:
+                self._series, best = series, work
                 self.estimate = replace(self.estimate, series=work)
-                # Where nodes are too coarse for most of the blocks, sources may do.
-                if left.mean() < 0.5:
-                    break
+            # Where nodes are too coarse for most of the blocks, sources may do.
+            if left.mean() < 0.5:
+                break
 
     def _survey(self, tiles: np.ndarray) -> np.ndarray:
         """Of each tile the leaves it visits, the nodes it looks at, and whether to be trusted.
