@@ -75,11 +75,17 @@ def naive(w: np.ndarray, y: np.ndarray, log_m: np.ndarray) -> tuple[np.ndarray, 
 
 
 def series_of(
-    points: np.ndarray, scores: np.ndarray, log_masses: np.ndarray, tolerance: float = TOLERANCE
+    points: np.ndarray,
+    scores: np.ndarray,
+    log_masses: np.ndarray,
+    tolerance: float = TOLERANCE,
+    *,
+    nodes: bool = False,
 ) -> tuple[Series, Targets]:
     sources, targets = Sources(points), Targets(scores, scores)
-    series = Series(sources, targets, tolerance)
+    series = Series(sources, targets, tolerance, nodes=nodes)
     sources.load(log_masses)
+    series.load()
     return series, targets
 
 
@@ -118,6 +124,77 @@ def test_within_the_tolerance_for_every_target(
     assert np.abs(found[3, sample] - logs).max() <= TOLERANCE
 
 
+def around(points: np.ndarray, centre: list[float], angle: float) -> np.ndarray:
+    """Those within an angle of a centre."""
+    return points[points @ centre > np.cos(angle)]
+
+
+def check_nodes(points: np.ndarray, log_masses: np.ndarray, scores: np.ndarray) -> None:
+    """Nodes stand for the sources: all blocks are done, all errors within the tolerance."""
+    series, targets = series_of(points, scores, log_masses, nodes=True)
+    found, done = series.sums(np.arange(targets.tiles))
+    assert done.all()
+    sample = np.arange(0, targets.tiles * TILE, 29)
+    means, logs = naive(scores[targets.order[sample]], points, log_masses)
+    error = np.linalg.norm((found[: points.shape[1], sample].T - means).astype(float), axis=1)
+    assert error.max() <= TOLERANCE
+    assert np.abs(found[3, sample] - logs).max() <= TOLERANCE
+
+
+def clusters(count: int) -> Measure:
+    """Two clusters, and a kink between them."""
+    points = spiral(count)
+    return points, 200.0 * (np.abs(points @ [0.6, 0.0, 0.8]) - 1)
+
+
+@pytest.mark.parametrize("measure", [uniform, clusters, rough_and_half_empty])
+def test_nodes_are_within_the_tolerance(measure: Callable[[int], Measure]) -> None:
+    points, log_masses = measure(20_000)
+    skew = np.array([[0.9, -0.1, 0.0], [-0.1, 0.8, 0.05], [-0.2, 0.0, 1.0]])
+    scores = 60 * around(spiral(120_000), [0.6, 0.0, 0.8], 0.28) @ skew
+    check_nodes(points, log_masses, scores)
+
+
+def test_nodes_where_the_masses_are_1e_minus_300() -> None:
+    """A cap whose mass falls by 1e-300 from one end to the other; targets at that end."""
+    points = around(spiral(400_000), [0.0, 0.0, 1.0], 0.5)
+    log_masses = -690 * np.arccos(points @ [np.sin(0.5), 0.0, np.cos(0.5)])
+    targets = around(spiral(800_000), [-np.sin(0.4), 0.0, np.cos(0.4)], 0.1)
+    check_nodes(points, log_masses, 2000 * targets)
+
+
+def test_nodes_made_in_parts_by_ranks_are_the_same() -> None:
+    points, log_masses = clusters(20_000)
+    scores = 60 * around(spiral(120_000), [0.6, 0.0, 0.8], 0.28)
+    series, targets = series_of(points, scores, log_masses, nodes=True)
+    whole, done = series.sums(np.arange(targets.tiles))
+    assert done.all()
+
+    def dealt(work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
+        parts = [work(items[rank::3]) for rank in range(3)]
+        rows = np.empty((len(items), parts[0].shape[1]))
+        for rank, part in enumerate(parts):
+            rows[rank::3] = part
+        return rows
+
+    series.load(dealt)
+    assert series.sums(np.arange(targets.tiles))[0].tobytes() == whole.tobytes()
+
+
+def test_nodes_on_the_circle() -> None:
+    angle = 2 * np.pi * (np.arange(9000) + 0.5) / 9000
+    points = np.column_stack([np.cos(angle), np.sin(angle)])
+    log_masses = 200.0 * (np.abs(points[:, 0]) - 1)
+    check_nodes(points, log_masses, 200 * points)
+
+
+def test_what_nodes_are_too_coarse_for_is_left_to_tiles() -> None:
+    points, log_masses = below_all_doubles(20_000)
+    series, targets = series_of(points, 5 * spiral(3001), log_masses, nodes=True)
+    _, done = series.sums(np.arange(targets.tiles))
+    assert not done.any()
+
+
 def test_on_the_circle() -> None:
     angle = 2 * np.pi * (np.arange(9000) + 0.5) / 9000
     points = np.column_stack([np.cos(angle), np.sin(angle)])
@@ -145,7 +222,7 @@ def test_a_looser_tolerance_is_a_bound_and_costs_less(tolerance: float) -> None:
         means, _ = naive(scores[targets.order[sample]], points, log_masses)
         error = np.linalg.norm((found[:3, sample].T - means).astype(float), axis=1).max()
         assert error <= asked
-        costs.append(series.cost(np.arange(series.blocks)).sum())
+        costs.append(series.costs(np.arange(series.blocks)).sum())
     assert costs[1] < 0.9 * costs[0]
 
 
@@ -153,7 +230,7 @@ def test_blocks_with_exponents_out_of_range_are_left_to_tiles() -> None:
     points, log_masses = uniform(9000)
     scores = 1e5 * spiral(3001)
     sources, targets = Sources(points), Targets(scores, scores)
-    series = Series(sources, targets, TOLERANCE)
+    series = Series(sources, targets, TOLERANCE, nodes=False)
     sources.load(log_masses)
     _, done = series.sums(np.arange(targets.tiles))
     assert not done.all()

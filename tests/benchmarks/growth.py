@@ -89,8 +89,12 @@ run.volumes.comm = evolution._comm = drift._sum._comm = Exchanging(comm)
 vectors = transport._factors, transport._density
 transport._factors, transport._density = map(Exchanging, vectors)
 attention_sum = drift._sum._sum
-for name in ("moments", "sums", "_survey", "_survey_blocks"):
+for name in ("moments", "sums", "_survey"):
     dealt_out(attention_sum, name)
+for series in attention_sum._ways:
+    dealt_out(series, "costs")
+    for name in {"_fit", "_gather"} & set(dir(series._groups)):
+        dealt_out(series._groups, name)
 dealt_out(attention_sum.sources, "_summary")
 dealt_out(drift, "_facet_flux")
 for name in ("euler", "outflow_rate"):

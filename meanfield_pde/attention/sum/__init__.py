@@ -24,8 +24,9 @@ are left to tiles.
 
 Series (`series`, with its loops in `series_loops` and `series_terms`) are for kernels that hold
 thousands of sources: blocks of targets and groups of sources meet through moments, with a bound
-relative to every Z. `cost_model` chooses among the three, `summation` puts it all together, and
-`shared` deals the work out to ranks.
+relative to every Z. Where fewer nodes would do (`series_nodes`), these stand for the sources of a
+group. `cost_model` chooses among the three, `summation` puts it all together, and `shared` deals
+the work out to ranks.
 """
 
 from meanfield_pde.attention.sum.sources import Sources, Targets

@@ -22,6 +22,13 @@ up at all. The sum of M y exp(<w, y>) is sum_j q_j (y_0 + y_j - y_0) exp(s_j); t
 the derivative P' for exp, whose error, times the radius of the group, is counted with e_p. An error
 of a t Z in both sums moves the mean by at most 2 a t.
 
+*Nodes.* Where the kernel holds so many sources that fewer nodes can stand for those of a group, as
+wide as the kernel or a few times that, they do (`series_nodes`): signed masses, made once for all
+blocks, with an error of their own. Q is then the sum of the |q_j|. The signed sum at w_0 is that of
+the sources but for the error of the nodes, and half of it takes the place of Q in exp(-rho) Q; that
+error enters this only times t. What a node is for does not matter to the moments, but they can be
+taken in one direction at a time.
+
 The points of a group lie near a surface: s is split along the axes of the group into a tangential
 part and a small normal part, each power of which has its own, lower degree. Only ratios of masses
 enter, so that masses of 1e-300, and log masses below all doubles, are as exact as any.
@@ -29,22 +36,31 @@ enter, so that masses of 1e-300, and log masses below all doubles, are as exact 
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import comb
-from typing import Any
 
 import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
-from meanfield_pde.attention.sum.series_loops import block_sums
-from meanfield_pde.attention.sum.sources import MANY, Sources, Targets
+from meanfield_pde.attention.sum.series_groups import NodeGroups, SourceGroups
+from meanfield_pde.attention.sum.series_loops import AT_NODES, SOURCE, block_sums
+from meanfield_pde.attention.sum.series_nodes import nodes_needed
+from meanfield_pde.attention.sum.sources import MANY, Share, Sources, Targets, alone
 from meanfield_pde.attention.sum.tree import LEAF, TILE, boxes
 
 # Targets of a block and sources of a group: the fewest with which rho exceeds this, as measured.
 SIZES = (128, 256, 512, 1024)
 _SPAN = 0.5
+# Nodes: cells so many widths of the kernel wide, but no more than this; blocks are the largest with
+# which rho is at most so much times the fourth root of their targets; as measured.
+_WIDTH, _WIDEST = 3.0, 0.4
+_SPAN_OF_NODES = 9.2
+_FEWER = 0.9  # than so many nodes for a source
+_SPARE = 5.0  # the logarithm of what blocks and several groups add to the error of the nodes
+_GATHER = 80.0  # nanoseconds of a source that goes to nodes
 _PART = 4  # blocks that a thread takes at once
 
 
@@ -52,36 +68,60 @@ class Series:
     """Blocks of targets and groups of sources, laid out once; only the masses change.
 
     Attributes:
-        size: targets of a block, and sources of a group.
+        size: targets of a block.
         tiles: tiles of a block.
         blocks: number of blocks.
     """
 
-    def __init__(self, sources: Sources, targets: Targets, tolerance: float) -> None:
+    def __init__(
+        self, sources: Sources, targets: Targets, tolerance: float, *, nodes: bool
+    ) -> None:
         self._sources, self._targets, self._tolerance = sources, targets, tolerance
-        ordered = np.ascontiguousarray(sources.points.T)
-        scores = np.ascontiguousarray(targets.scores.T)
-        for size in SIZES:
-            self.size = size
-            self._boxes, self._block_boxes = boxes(ordered, size), boxes(scores, size)
-            span = np.median(_widths(self._boxes)) * np.median(_widths(self._block_boxes))
-            if span > _SPAN:
-                break
+        self._groups: SourceGroups | NodeGroups = self._nodes() if nodes else self._of_sources()
         self.tiles = self.size // TILE
         self.blocks = len(self._block_boxes)
-        axes = self._boxes[:, 3:].reshape(-1, 3, 3)
-        self._half = np.linalg.norm(axes, axis=2)
-        unit = axes / self._half[:, :, None]
-        self._frame = np.concatenate([self._boxes[:, :3], unit.reshape(-1, 9)], axis=1)
-        self._local = np.empty_like(sources.points)
-        for group, frame in enumerate(unit):
-            part = slice(group * self.size, (group + 1) * self.size)
-            self._local[:, part] = frame @ (ordered[part] - self._boxes[group, :3]).T
         self._polynomials = _polynomials()
 
-    def cost(self, blocks: np.ndarray) -> np.ndarray:
-        """Nanoseconds for each of the blocks listed, by a count of terms; -1 if left to tiles."""
-        return self._run(blocks, compute=False)[1]
+    def _of_sources(self) -> SourceGroups:
+        """Blocks and groups of the same size."""
+        scores = np.ascontiguousarray(self._targets.scores.T)
+        points = np.ascontiguousarray(self._sources.points.T)
+        for size in SIZES:
+            self.size, self._block_boxes, around = size, boxes(scores, size), boxes(points, size)
+            if np.median(_widths(around)) * np.median(_widths(self._block_boxes)) > _SPAN:
+                break
+        return SourceGroups(self._sources, self.size, around)
+
+    def _nodes(self) -> NodeGroups:
+        """Cells as wide as the kernel, and blocks for them."""
+        width = _width(self._targets)
+        scores = np.ascontiguousarray(self._targets.scores.T)
+        for size in SIZES[::-1]:
+            self.size, self._block_boxes = size, boxes(scores, size)
+            span = np.median(_widths(self._block_boxes)) * width / math.sqrt(2)
+            if span <= _SPAN_OF_NODES * size**-0.25:
+                break
+        longest = float(self._targets.lengths.max())
+        return NodeGroups(self._sources, width, longest, _wanted(self._tolerance))
+
+    def load(self, share: Share = alone) -> None:
+        """Take in the masses that the sources have."""
+        self._groups.load(share)
+
+    def least_cost(self, visits: float) -> float:
+        """Nanoseconds for all blocks at least, if a tile visits so many leaves.
+
+        Every block weighs all sources that its tiles visit, whatever else it does.
+        """
+        weighed = self.blocks * visits * LEAF * SOURCE
+        if not isinstance(self._groups, NodeGroups):
+            return weighed
+        count = self._sources.count
+        return weighed * self._groups.expected / count + count * _GATHER
+
+    def costs(self, blocks: np.ndarray) -> np.ndarray:
+        """Nanoseconds for each of the blocks listed, a column; -1 if left to tiles."""
+        return self._run(blocks, compute=False)[1][:, None]
 
     def sums(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows m_x, m_y, m_z, log Z for the targets of tiles, and which tiles could be done.
@@ -95,7 +135,7 @@ class Series:
     def _run(self, blocks: np.ndarray, *, compute: bool) -> tuple[np.ndarray, np.ndarray]:
         out = np.empty((4, len(blocks) * self.size if compute else 0))
         cost = np.empty(len(blocks))
-        groups = self._groups()
+        groups = self._groups.arrays()
 
         def do(part: tuple[int, int]) -> None:
             block_sums(
@@ -112,15 +152,6 @@ class Series:
             with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(do, parts))
         return out, cost
-
-    def _groups(self) -> tuple[Any, ...]:
-        tree = self._sources.tree()
-        points, _, means, tree_boxes, group_log_masses = tree
-        leaves = group_log_masses[0]
-        log_mass = np.logaddexp.reduceat(leaves, np.arange(0, len(leaves), self.size // LEAF))
-        upper = (means[1], group_log_masses[1], tree_boxes[2], group_log_masses[2])
-        groups = (self._boxes, log_mass, self._frame, self._half, self.size)
-        return points, self._sources.log_masses(), self._local, upper, groups
 
 
 def _widths(box: np.ndarray) -> np.ndarray:
@@ -143,6 +174,24 @@ def _polynomials() -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     return (table.reach, table.error, table.slope_error), expanded
 
 
-def pays(sources: Sources, targets: Targets) -> bool:
-    """Whether there are enough points for blocks and groups to be worth laying out."""
-    return min(sources.count, targets.count) >= MANY
+def _width(targets: Targets) -> float:
+    """The width of the cells."""
+    return min(_WIDEST, _WIDTH / math.sqrt(max(1.0, float(targets.lengths.max()))))
+
+
+def _wanted(tolerance: float) -> float:
+    """Minus the logarithm of the error that the nodes are to have."""
+    return _SPARE - math.log(AT_NODES * tolerance)
+
+
+def ways(sources: Sources, targets: Targets, tolerance: float) -> list[Series]:
+    """By nodes if they are fewer than the sources, and by the sources; none for too few points."""
+    if min(sources.count, targets.count) < MANY:
+        return []
+    found = [Series(sources, targets, tolerance, nodes=False)]
+    width = _width(targets)
+    longest = float(targets.lengths.max())
+    nodes = nodes_needed(width / 2, longest, _wanted(tolerance)) ** 2
+    if sources.on_sphere and nodes * 4 * math.pi / width**2 < _FEWER * sources.count:
+        found.insert(0, Series(sources, targets, tolerance, nodes=True))
+    return found

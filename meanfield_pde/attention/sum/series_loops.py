@@ -11,50 +11,25 @@ import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST
+from meanfield_pde.attention.sum.series_nodes import MOST
 from meanfield_pde.attention.sum.series_reach import groups_in_reach
 from meanfield_pde.attention.sum.series_terms import add_series, add_terms
-from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, NO_MASS, power_of_two
+from meanfield_pde.attention.sum.series_weights import fine, weigh_all
+from meanfield_pde.attention.sum.tiles import FAST
 
 POWERS = 8  # highest power of the normal part of an exponent
 _TERMS = (HIGHEST + 1) * (HIGHEST + 2) // 2 + 2
 # Nanoseconds on one core, like those of the cost model: a term of a pair, for a source and for a
-# target; what either costs besides; and a pair of points added up directly.
+# target; what either costs besides; and a pair of points added up directly. For nodes, a product in
+# the first direction, and a term of a pair for a node in the second.
 SOURCE_TERM, TARGET_TERM, TARGET, PAIR = 0.3, 0.2, 4.0, 0.8
+PRODUCT, SUM = 0.1, 0.5
 SOURCE, GROUP = 2.0, 200.0  # weighing a source, and looking at a group
 # Shares of the tolerance: each of the errors of Z and of the sum of M y exp(<w, y>) is at most
-# twice SERIES (once for each part of a maximum), and what is skipped at most DROPPED of Z, which
-# moves the mean by twice that: 4 x 0.15 + 2 x 0.125 < 1.
-SERIES = 0.15
+# twice SERIES (once for each part of a maximum) and AT_NODES, and what is skipped at most DROPPED
+# of Z, which moves the mean by twice that: 2 (2 x 0.13 + 0.1) + 2 x 0.125 < 1.
+SERIES, AT_NODES = 0.13, 0.1
 LARGEST_LIFT = 600.0  # of an exponent over the lower bound of log Z, so that nothing overflows
-
-
-@numba.njit(cache=True, fastmath=FAST)
-def _weigh(block, points, log_masses, start, weights, total):  # type: ignore[no-untyped-def]
-    """Weights M exp(<w_0, y>) of a group, as parts of their largest, whose logarithm is returned.
-
-    Their sums, times y and plain, go to `total`.
-    """
-    count = weights.size
-    largest = 4 * NO_MASS
-    a, b, c = block[0], block[1], block[2]
-    for j in range(count):
-        k = start + j
-        weights[j] = a * points[0, k] + b * points[1, k] + c * points[2, k] + log_masses[k]
-    for j in range(count):
-        largest = max(largest, weights[j])
-    for j in range(count):
-        weights[j] = power_of_two((weights[j] - largest) * LOG2_E)
-    for i in range(4):
-        total[i] = 0.0
-    fold = count // 4
-    for j in range(fold):
-        k = start + j
-        p, q, r, s = weights[j], weights[j + fold], weights[j + 2 * fold], weights[j + 3 * fold]
-        for i in range(3):
-            x = points[i]
-            total[i] += (p * x[k] + q * x[k + fold]) + (r * x[k + 2 * fold] + s * x[k + 3 * fold])
-        total[3] += (p + q) + (r + s)
-    return largest
 
 
 @numba.njit(cache=True)
@@ -123,48 +98,34 @@ def _workspace(targets, sources):  # type: ignore[no-untyped-def]
         np.empty((3, targets)), np.empty(targets), np.empty(targets), np.empty((4, targets)),
         np.empty(targets), np.empty(targets), np.empty((3, targets)),
         np.empty(sources), np.empty(sources), np.empty((_TERMS, sources // 4)), np.empty(_TERMS),
+        np.empty((4, MOST, 32)),
     )  # fmt: skip
 
 
-@numba.njit(cache=True, fastmath=FAST)
-def _weigh_all(block, points, log_masses, size, found, weights, share, mean):  # type: ignore[no-untyped-def]
-    """Weights of all groups found; the softmax mean at the block's centre, and log Z there.
-
-    Both are those of the groups found, a lower bound of log Z(w) by the convexity of log Z.
-    """
-    total = np.empty(4)
-    level, z = 4 * NO_MASS, 0.0
-    for i in range(3):
-        mean[i] = 0.0
-    for k in range(found.size):
-        first = found[k] * size
-        row = weights[k, : min(size, log_masses.size - first)]
-        share[k] = _weigh(block, points, log_masses, first, row, total)
-        if share[k] > level:
-            shrink = math.exp(level - share[k])
-            z *= shrink
-            for i in range(3):
-                mean[i] *= shrink
-            level = share[k]
-        part = math.exp(share[k] - level)
-        z += part * total[3]
-        for i in range(3):
-            mean[i] += part * total[i]
-    for i in range(3):
-        mean[i] /= z
-    return level + math.log(z)
-
-
 @numba.njit(cache=True)
-def _work(filled, targets, degrees, last):  # type: ignore[no-untyped-def]
+def _work(filled, p, q, targets, degrees, last):  # type: ignore[no-untyped-def]
     """Nanoseconds for a pair of a block and a group, term by term and by series."""
     direct = PAIR * filled * targets
     if last == -2:
         return direct, math.inf
-    terms = 0
+    terms, products = 0, 0
     for k in range(last + 1):
         terms += (degrees[k] + 1) * (degrees[k] + 2) // 2
-    return direct, filled * terms * SOURCE_TERM + targets * (terms * TARGET_TERM + TARGET)
+        products += (degrees[k] + 1) * p * q
+    by_target = targets * (terms * TARGET_TERM + TARGET)
+    if p > 0:
+        return direct, products * PRODUCT + terms * q * SUM + by_target
+    return direct, filled * terms * SOURCE_TERM + by_target
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _finish(sums, offset, mean, level, out):  # type: ignore[no-untyped-def]
+    """Write rows m and log Z from the sums of a block, which are parts of exp(level + <w, m>)."""
+    for t in range(offset.shape[1]):
+        along = offset[0, t] * mean[0] + offset[1, t] * mean[1] + offset[2, t] * mean[2]
+        for i in range(3):
+            out[i, t] = sums[i, t] / sums[3, t]
+        out[3, t] = level + along + math.log(sums[3, t])
 
 
 @numba.njit(cache=True, fastmath=FAST - {"ninf"})
@@ -173,37 +134,49 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
 
     -1 means that the block has to be left to tiles.
     """
-    points, log_masses, local, tree, groups = sources
-    box, log_mass, frame, half, size = groups
+    arrays, starts, tree, groups, size = sources
+    points, local = arrays[0], arrays[3]
+    box, log_mass, frame, half, nodes = groups
     every = np.empty(log_mass.size, np.int64)
     found = every[: groups_in_reach(block, size, tree, (box, log_mass), tolerance, every)]
-    weights, share = np.empty((found.size, size)), np.empty(found.size)
+    width = 0
+    for k in found:
+        width = max(width, starts[k + 1] - starts[k])
+    weights, share, own = np.empty((found.size, width)), np.empty(found.size), np.empty(found.size)
     mean = np.empty(3)
-    level = _weigh_all(block, points, log_masses, size, found, weights, share, mean)
+    level = weigh_all(block, arrays, starts, found, weights, share, own, mean)
+    if len(nodes) > 0:
+        cells = (frame, half, nodes, found)
+        if not fine(scores, block, mean, level, arrays, starts, cells, AT_NODES * tolerance):
+            return -1.0
     targets = scores.shape[1]
     offset = np.empty((3, targets))
     for i in range(3):
         for t in range(targets):
             offset[i, t] = scores[i, t] - block[i]
     sums = np.zeros((4, targets))
-    work = _workspace(targets if compute else 1, size)
+    work = _workspace(targets if compute else 1, width)
     rho, degrees = np.empty(3), np.empty(POWERS + 1, np.int64)
-    cost = log_mass.size * 2.0 + found.size * (GROUP + size * SOURCE)
+    cost = log_mass.size * 2.0 + found.size * (GROUP + width * SOURCE)
     for k in range(found.size):
-        axes, radii, first = frame[found[k]], half[found[k]], found[k] * size
-        part = slice(first, min(first + size, log_masses.size))
-        row = weights[k, : part.stop - first]
+        axes, radii = frame[found[k]], half[found[k]]
+        part = slice(starts[found[k]], starts[found[k] + 1])
+        row = weights[k, : part.stop - part.start]
         span = _spans(block, axes, radii, rho)
         scale = share[k] - level
-        # The weights of a group add up to no more than their number.
+        # The weights of a group, without signs, add up to no more than their number.
         lift = scale + math.log(row.size) + _lift(block, axes, mean)
         if lift + span > LARGEST_LIFT:
             return -1.0
-        budget = SERIES * tolerance * max(math.exp(-span), math.exp(-lift) / found.size)
+        budget = max(own[k] / 2 * math.exp(-span), math.exp(-lift) / found.size)
+        budget *= SERIES * tolerance
         last, line = _orders(rho, radii, budget, table, degrees)
         if last == -1:
             continue
-        direct, series = _work(row.size, targets, degrees, last)
+        p, q = 0, 0
+        if len(nodes) > 0:
+            p, q = int(nodes[found[k], 0]), int(nodes[found[k], 1])
+        direct, series = _work(row.size, p, q, targets, degrees, last)
         cost += min(direct, series)
         if not compute:
             continue
@@ -211,13 +184,9 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
             add_terms(row, points[:, part], offset, mean, scale, sums)
         else:
             chosen = (degrees, last, choose[line])
-            add_series(row, local[:, part], axes, offset, mean, scale, chosen, work, sums)
+            add_series(row, local[:, part], (p, q), axes, offset, mean, scale, chosen, work, sums)
     if compute:
-        for t in range(targets):
-            along = offset[0, t] * mean[0] + offset[1, t] * mean[1] + offset[2, t] * mean[2]
-            for i in range(3):
-                out[i, t] = sums[i, t] / sums[3, t]
-            out[3, t] = level + along + math.log(sums[3, t])
+        _finish(sums, offset, mean, level, out)
     return cost
 
 

@@ -32,6 +32,18 @@ def _above(block, box, x, y, z):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, fastmath=FAST)
+def _roughly_above(block, length, radius, box, x, y, z):  # type: ignore[no-untyped-def]
+    """A larger bound, from spheres around the boxes, that takes less time."""
+    a, b, c = box[0] - x, box[1] - y, box[2] - z
+    square = 0.0
+    for i in range(3, 12):
+        square += box[i] * box[i]
+    away = math.sqrt(a * a + b * b + c * c)
+    high = block[0] * a + block[1] * b + block[2] * c
+    return high + (length + radius) * math.sqrt(square) + radius * away
+
+
+@numba.njit(cache=True, fastmath=FAST)
 def _centre_of_nodes(block, mean, log_mass, low, centre):  # type: ignore[no-untyped-def]
     """A number l and a point c with log Z(w) >= l + <w, c> for every w, sharp at w_0.
 
@@ -81,6 +93,7 @@ def groups_in_reach(block, size, tree, groups, tolerance, found):  # type: ignor
     """Write the groups of sources that may count for a block to `found`, and give their number.
 
     Those left out hold less than DROPPED times the tolerance of Z(w), for every w of the block.
+    Groups of so many sources lie within those of the top level; of others `size` is 0.
     """
     node_mean, node_log_mass, top_box, top_log_mass = tree
     box, log_mass = groups
@@ -90,9 +103,14 @@ def groups_in_reach(block, size, tree, groups, tolerance, found):  # type: ignor
     allowed = DROPPED * tolerance / 2
     least = math.log(allowed / log_mass.size) + level
     high = np.empty(log_mass.size)
-    count, inside = 0, TOP // size
-    for top in range(top_log_mass.size):
-        if _above(block, top_box[top], x, y, z) + top_log_mass[top] < least:
+    count, inside = 0, TOP // size if size > 0 else 1
+    length = math.sqrt(block[0] ** 2 + block[1] ** 2 + block[2] ** 2)
+    radius = math.sqrt((block[3:] ** 2).sum())
+    for top in range(-(-log_mass.size // inside)):
+        if size > 0:
+            if _above(block, top_box[top], x, y, z) + top_log_mass[top] < least:
+                continue
+        elif _roughly_above(block, length, radius, box[top], x, y, z) + log_mass[top] < least:
             continue
         for group in range(top * inside, min((top + 1) * inside, log_mass.size)):
             above = _above(block, box[group], x, y, z) + log_mass[group]

@@ -58,6 +58,56 @@ def _moments(weights, a, b, degree, row, column, parts, result):  # type: ignore
 
 
 @numba.njit(cache=True, fastmath=FAST)
+def _powers(x, degree, out):  # type: ignore[no-untyped-def]
+    """Rows 1, x_i, x_i^2, ... for each x_i, and zeros to a multiple of eight."""
+    for i in range(x.size):
+        power = 1.0
+        for k in range(degree + 1):
+            out[i, k] = power
+            power *= x[i]
+        for k in range(degree + 1, out.shape[1]):
+            out[i, k] = 0.0
+
+
+@numba.njit(cache=True, fastmath=FAST)
+def _moments_of_nodes(weights, a, b, degree, work, result):  # type: ignore[no-untyped-def]
+    """The same for weights, p x q in a row, at the nodes of a group: in one direction at a time."""
+    p, q = a.size, b.size
+    width = -(-(degree + 1) // 8) * 8
+    powers, across, rows, column = work[0], work[1], work[2], work[3, 0]
+    _powers(a, degree, powers[:p, :width])
+    for k in range(q):
+        for m in range(width):
+            rows[k, m] = 0.0
+        for i in range(0, p - 3, 4):
+            c, d = weights[i * q + k], weights[(i + 1) * q + k]
+            e, f = weights[(i + 2) * q + k], weights[(i + 3) * q + k]
+            for m in range(width):
+                left = c * powers[i, m] + d * powers[i + 1, m]
+                rows[k, m] += left + (e * powers[i + 2, m] + f * powers[i + 3, m])
+        for i in range(p - p % 4, p):
+            c = weights[i * q + k]
+            for m in range(width):
+                rows[k, m] += c * powers[i, m]
+    _powers(b, degree, across[:q, :width])
+    for k in range(degree + 1):
+        count = degree - k + 1
+        for m in range(count):
+            column[m] = 0.0
+        for j in range(0, q - 3, 4):
+            c, d, e, f = across[j, k], across[j + 1, k], across[j + 2, k], across[j + 3, k]
+            for m in range(count):
+                left = c * rows[j, m] + d * rows[j + 1, m]
+                column[m] += left + (e * rows[j + 2, m] + f * rows[j + 3, m])
+        for j in range(q - q % 4, q):
+            c = across[j, k]
+            for m in range(count):
+                column[m] += c * rows[j, m]
+        for m in range(count):
+            result[m * (degree + 1) - m * (m - 1) // 2 + k] = column[m]
+
+
+@numba.njit(cache=True, fastmath=FAST)
 def _polynomial(moment, degree, choose, a, b, inner, slope, out):  # type: ignore[no-untyped-def]
     """Rows value, d/da, d/db of sum_(i + k <= degree) moment_ik choose_ik a^i b^k, by Horner."""
     count = a.size
@@ -80,6 +130,25 @@ def _polynomial(moment, degree, choose, a, b, inner, slope, out):  # type: ignor
                 slope[t] = inner[t]
                 inner[t] = inner[t] * b[t] + constant
             k -= 1
+        while k >= 3:
+            m3, m2 = moment[first + k] * choose[i, k], moment[first + k - 1] * choose[i, k - 1]
+            m1, m0 = (
+                moment[first + k - 2] * choose[i, k - 2],
+                moment[first + k - 3] * choose[i, k - 3],
+            )
+            for t in range(count):
+                x, c, d = b[t], inner[t], slope[t]
+                d = d * x + c
+                c = c * x + m3
+                d = d * x + c
+                c = c * x + m2
+                d = d * x + c
+                c = c * x + m1
+                d = d * x + c
+                c = c * x + m0
+                inner[t] = c
+                slope[t] = d
+            k -= 4
         while k >= 1:
             upper = moment[first + k] * choose[i, k]
             lower = moment[first + k - 1] * choose[i, k - 1]
@@ -114,10 +183,14 @@ def add_terms(weights, points, offset, mean, scale, sums):  # type: ignore[no-un
 
 
 @numba.njit(cache=True, fastmath=FAST)
-def add_series(weights, local, frame, offset, mean, scale, series, work, sums):  # type: ignore[no-untyped-def]
-    """Add a group to the sums of a block by its moments; the weights are used up."""
+def add_series(weights, local, nodes, frame, offset, mean, scale, series, work, sums):  # type: ignore[no-untyped-def]
+    """Add a group to the sums of a block by its moments; the weights are used up.
+
+    `nodes` are p and q if the weights are at nodes, or 0.
+    """
+    p, q = nodes
     degrees, last, choose = series
-    along, outer, power, value, inner, slope, out, row, column, parts, moment = work
+    along, outer, power, value, inner, slope, out, row, column, parts, moment, tables = work
     count = offset.shape[1]
     for i in range(3):
         x, y, z = frame[3 + 3 * i], frame[4 + 3 * i], frame[5 + 3 * i]
@@ -130,7 +203,11 @@ def add_series(weights, local, frame, offset, mean, scale, series, work, sums): 
             value[i, t] = 0.0
     for k in range(last + 1):
         degree = degrees[k]
-        _moments(weights, local[1], local[2], degree, row, column, parts, moment)
+        if p > 0:
+            a_of, b_of = local[1, : p * q : q], local[2, :q]
+            _moments_of_nodes(weights, a_of, b_of, degree, tables, moment)
+        else:
+            _moments(weights, local[1], local[2], degree, row, column, parts, moment)
         _polynomial(moment, degree, choose[degree], a, b, inner, slope, out)
         if k > 0:
             for t in range(count):

@@ -17,10 +17,9 @@ import numpy as np
 from meanfield_pde.attention.sum import cost_model
 from meanfield_pde.attention.sum.harmonics import GROUPS
 from meanfield_pde.attention.sum.low_rank import Expansion, all_groups, degree_for
-from meanfield_pde.attention.sum.series import Series, pays
-from meanfield_pde.attention.sum.series_loops import SOURCE
+from meanfield_pde.attention.sum.series import Series, ways
 from meanfield_pde.attention.sum.sources import Share, Sources, Targets, alone, check_scores
-from meanfield_pde.attention.sum.tree import LEAF, TILE
+from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
 
 # Up to so many terms the plain sum is done before sources and targets would have been sorted.
@@ -57,13 +56,8 @@ class AttentionSum:
             degree = degree_for(longest, tolerance, dimension)
             if degree is not None:
                 self._expansion = Expansion(dimension, degree, longest)
-        self._series = (
-            Series(self.sources, self.targets, tolerance)
-            if pays(self.sources, self.targets)
-            else None
-        )
-        blocks = 0 if self._series is None else self._series.blocks
-        self._blocks = _evenly(blocks, cost_model.SURVEYED_BLOCKS)
+        self._ways = ways(self.sources, self.targets, tolerance)
+        self._series: Series | None = None
         self.estimate: cost_model.Estimate
 
     @property
@@ -76,7 +70,7 @@ class AttentionSum:
     @property
     def many(self) -> bool:
         """Whether there is so much to survey that it is worth sharing out."""
-        return self._series is not None
+        return bool(self._ways)
 
     def load(self, log_masses: np.ndarray, share: Share = alone) -> None:
         """Take the logs of the masses of all sources, and choose how to compute their sums.
@@ -103,14 +97,30 @@ class AttentionSum:
             degree=None if expansion is None else expansion.degree,
             untrusted=float(untrusted.mean()),
         )
-        if self._series is not None:
-            # Every block weighs all sources that its tiles visit, whatever else it does.
-            weighed = self._series.blocks * float(visits.mean()) * LEAF * SOURCE
-            if weighed < self.estimate.chosen:
-                cost = share(self._survey_blocks, self._blocks)[:, 0]
-                # None if one of the blocks would be left to tiles.
-                series = None if (cost < 0).any() else float(cost.mean()) * self._series.blocks
-                self.estimate = replace(self.estimate, series=series)
+        self._choose_series(float(visits.mean()), share)
+
+    def _choose_series(self, visits: float, share: Share) -> None:
+        """Take the series that are quickest by a survey of some blocks, if any may be quick enough.
+
+        Args:
+            visits: leaves that a tile visits, on average.
+            share: as for `load`.
+        """
+        self._series, best = None, math.inf
+        for series in self._ways:
+            if series.least_cost(visits) >= self.estimate.chosen:
+                continue
+            series.load(share)
+            cost = share(series.costs, _evenly(series.blocks, cost_model.SURVEYED_BLOCKS))[:, 0]
+            left = cost < 0
+            cost[left] = self.estimate.tiles / series.blocks
+            work = float(cost.mean()) * series.blocks
+            if work < best:
+                self._series, best = series, work
+                self.estimate = replace(self.estimate, series=work)
+            # Where nodes are too coarse for most of the blocks, sources may do.
+            if left.mean() < 0.5:
+                break
 
     def _survey(self, tiles: np.ndarray) -> np.ndarray:
         """Of each tile the leaves it visits, the nodes it looks at, and whether to be trusted.
@@ -119,11 +129,6 @@ class AttentionSum:
         """
         visits, log_z = self.sources.survey(self.targets.scores, tiles, self._tolerance)
         return np.column_stack([visits, self._untrusted(tiles, log_z)])
-
-    def _survey_blocks(self, blocks: np.ndarray) -> np.ndarray:
-        """What each of the blocks costs."""
-        assert self._series is not None
-        return self._series.cost(blocks)[:, None]
 
     def _untrusted(self, tiles: np.ndarray, log_z: np.ndarray) -> np.ndarray:
         """Whether the expansion is too coarse for a tile, by bounds of log Z from below."""
