@@ -99,7 +99,7 @@ def zero_temperature(quick: bool) -> None:
 def circle_lifetimes(quick: bool, betas: Sequence[float] | None) -> None:
     """Lifetimes with several resolutions and coarsest meshes."""
     runs: list[Run] = [(200, None), (400, None), (100, 1e-3), (100, 1e-4)]
-    runs += [] if quick else [(200, 1e-4), (400, 1e-4), (200, 3e-5)]
+    runs += [] if quick else [(200, 1e-4), (200, 3e-5), (200, 1e-5)]
     betas = betas or ((160.0,) if quick else (160.0, 320.0, 640.0))
     lifetimes("circle, not symmetric", circle_case(0.0), circle_mesh, lopsided, runs, betas)
     arcs_lifetimes(quick, betas)
@@ -164,7 +164,8 @@ def sphere_lifetimes(
     """Lifetimes of the demo on the sphere, beside uniform meshes."""
     runs: list[Run] = [(1280, None), (5120, None), (1280, 2e-3)]
     runs += [] if quick else [(20_480, None), (5120, 2e-3)]
-    runs = [run for run in runs if given is None or run[0] in given]
+    if given:
+        runs = [(cells, resolution) for cells in given for resolution in (None, 2e-3)]
     betas = betas or ((100.0,) if quick else (100.0, 200.0, 300.0))
     attention, initial = sphere_case()
     lifetimes("demos/sphere.toml", attention, sphere_mesh, initial, runs, betas)
