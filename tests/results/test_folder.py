@@ -298,6 +298,7 @@ def assert_readable(folder: Path) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_killed_at_any_time(main: Main, write_case: Write, tmp_path: Path) -> None:
     """In one folder again and again, so that the removal of the run before is hit as well."""
     case = write_case(
