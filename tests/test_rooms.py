@@ -136,7 +136,8 @@ def test_tests_share_problems_and_oracles_and_nothing_else() -> None:
     shared = {"tests", "tests.problems", "tests.oracles", "tests.conftest", "tests.reference_links"}
     shared |= {"tests.benchmarks.fuzz", "tests.benchmarks.kills", "tests.benchmarks.wasserstein"}
     shared |= {"tests.benchmarks.planted", "tests.benchmarks.exact_distance"}
-    shared |= {"tests.benchmarks.characteristics"}
+    shared |= {"tests.benchmarks.characteristics", "tests.benchmarks.moving_arcs"}
+    shared |= {"tests.benchmarks.adaptivity"}
     wrong = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

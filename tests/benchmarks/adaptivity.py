@@ -99,7 +99,7 @@ def zero_temperature(quick: bool) -> None:
 def circle_lifetimes(quick: bool, betas: Sequence[float] | None) -> None:
     """Lifetimes with several resolutions and coarsest meshes."""
     runs: list[Run] = [(200, None), (400, None), (100, 1e-3), (100, 1e-4)]
-    runs += [] if quick else [(200, 1e-4), (200, 3e-5), (200, 1e-5)]
+    runs += [] if quick else [(200, 1e-4), (400, 1e-4), (200, 3e-5), (200, 1e-5)]
     betas = betas or ((160.0,) if quick else (160.0, 320.0, 640.0))
     lifetimes("circle, not symmetric", circle_case(0.0), circle_mesh, lopsided, runs, betas)
     arcs_lifetimes(quick, betas)

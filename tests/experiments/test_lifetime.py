@@ -21,6 +21,14 @@ from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.tables import read_table, write_table
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.theory.fits import fit_or_none, linear_fit
+from tests.benchmarks.adaptivity import (
+    KEY_QUERY,
+    VALUE,
+    circle_case,
+    lopsided,
+    lopsided_integral,
+)
+from tests.benchmarks.moving_arcs import Arcs, crossings
 from tests.conftest import Command, Main, Write, curves
 from tests.problems import MIXTURE, limit_at, metastable, rotation
 
@@ -265,3 +273,15 @@ def test_what_was_given_up_is_measured_again_with_more_time(
     code, err = main("lifetime", case, "--beta", -3)
     assert code == 2
     assert "--beta must be a finite number > 0" in err
+
+
+@pytest.mark.slow
+def test_lifetimes_are_those_of_arcs_that_move_with_the_flow() -> None:
+    """The arcs share nothing with the solver. E is at -0.1, F at 0.6, the first stop at V e."""
+    beta = 80.0
+    found = density_lifetime(circle_case(beta), circle_mesh(400), lopsided, resolution=1e-4)
+    stop = VALUE @ [math.cos(-0.1), math.sin(-0.1)]
+    levels = (math.atan2(stop[1], stop[0]) - 0.1) / 2, 0.25
+    leaves, half = crossings(Arcs(VALUE, beta * KEY_QUERY, lopsided_integral), levels, 12.0)
+    assert found.lifetime == pytest.approx(leaves, rel=2e-3)
+    assert found.half == pytest.approx(half, rel=1e-2)
