@@ -163,7 +163,8 @@ def _moments(
         least.append(comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN))
         counts.append(here.global_cells)
         own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
-        found.append(comm.allreduce(own) / evolution.mass)
+        beside = (spot.mass * np.outer(spot.centre, spot.centre) for spot in evolution.spots)
+        found.append((comm.allreduce(own) + sum(beside)) / evolution.mass)
     return np.array(found)
 
 

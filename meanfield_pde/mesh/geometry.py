@@ -35,6 +35,11 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
+def tangential(x: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """The parts P_x of vectors tangent to the sphere at x."""
+    return vectors - (vectors * x).sum(axis=-1, keepdims=True) * x
+
+
 def geodesic_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Distance 2 asin(|a - b| / 2) on the unit sphere, exact for close points."""
     return 2 * np.arcsin(np.minimum(1.0, np.linalg.norm(a - b, axis=-1) / 2))

@@ -21,6 +21,7 @@ from meanfield_pde.attention.layers import AttentionLike, layers_of
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.settings import SolverCase
+from meanfield_pde.solver.spots import NONE, Field, Spots
 from meanfield_pde.solver.transport import SCHEMES, Transport
 from meanfield_pde.solver.velocity import MeanField, PerceptronField
 
@@ -36,11 +37,14 @@ class Drift(Protocol):
     def fixed(self) -> bool:
         """Whether its fluxes are the same whatever the masses."""
 
-    def flux(self, masses: np.ndarray) -> np.ndarray:
-        """Fluxes for the masses of own cells. Collective."""
+    def flux(self, masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
+        """Fluxes for the masses of own cells, and spots beside them. Collective."""
 
-    def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
+    def flux_from_log(self, log_masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
         """The same for log masses, which may be below the range of doubles. Collective."""
+
+    def field(self, log_masses: np.ndarray, spots: Spots) -> Field:
+        """The velocity at any points. Collective."""
 
 
 class RightHandSide:
@@ -63,13 +67,18 @@ class RightHandSide:
         """The sum of the speeds of all drifts."""
         return sum(drift.speed for drift in self._drifts)
 
-    def flux(self, masses: np.ndarray) -> np.ndarray:
-        """Fluxes of all drifts, for the masses of own cells. Collective."""
-        return _total([drift.flux(masses) for drift in self._drifts])
+    def flux(self, masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
+        """Fluxes of all drifts, for the masses of own cells and spots beside them. Collective."""
+        return _total([drift.flux(masses, spots) for drift in self._drifts])
 
-    def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
+    def flux_from_log(self, log_masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
         """The same for log masses. Collective."""
-        return _total([drift.flux_from_log(log_masses) for drift in self._drifts])
+        return _total([drift.flux_from_log(log_masses, spots) for drift in self._drifts])
+
+    def field(self, log_masses: np.ndarray, spots: Spots) -> Field:
+        """The velocity by all drifts at any points. Collective."""
+        fields = [drift.field(log_masses, spots) for drift in self._drifts]
+        return lambda x: _total([field(x) for field in fields])
 
 
 class Equation:

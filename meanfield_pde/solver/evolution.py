@@ -14,11 +14,13 @@ import numpy as np
 from meanfield_pde.attention.layers import layers_of, pieces
 from meanfield_pde.history.store import MASSES, Arrays
 from meanfield_pde.mesh.transfer import Transfer
+from meanfield_pde.solver import spots as gathered
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.flow import Flow
 from meanfield_pde.solver.follower import Follower
 from meanfield_pde.solver.splitting import ERROR_PER_STEP, longest_split
+from meanfield_pde.solver.spots import Spots
 from meanfield_pde.solver.stages import many_steps, settle
 from meanfield_pde.solver.stepper import fitting_step, time_after
 from meanfield_pde.support.ranks import total
@@ -72,6 +74,18 @@ class Evolution(Flow):
         arrays = self.state.gather() if arrays is None else arrays
         return {name: transfer.masses(values) for name, values in arrays.items()}
 
+    def go_on(self, arrays: Arrays, spots: Spots) -> None:
+        """Go on with these arrays of all cells, and spots beside them. Collective."""
+        self.state.restore(arrays)
+        self.spots = spots
+        self._flux = None
+
+    def changed(
+        self, arrays: Arrays, left: np.ndarray | float, added: np.ndarray | float
+    ) -> dict[str, np.ndarray]:
+        """Arrays of all cells with a part of the masses left, and others added."""
+        return {**arrays, MASSES: arrays[MASSES] * left + added}
+
     def move(self, equation: Equation, arrays: Arrays) -> None:
         """Go on, at the same time, on another mesh. Collective.
 
@@ -87,10 +101,16 @@ class Evolution(Flow):
         self.state.restore(arrays)
         self.noise_step = noise_step
 
+    def shown(self, masses: np.ndarray) -> np.ndarray:
+        """Masses of all cells with those of the spots in them."""
+        if self.follower is None or not self.spots:
+            return masses
+        return masses + self.follower.shown(self.spots)
+
     def record(self) -> dict[str, np.ndarray]:
         """What `restore` takes: the arrays of all cells, and the mesh if it moves. Collective."""
         mesh = {} if self.follower is None else self.follower.record()
-        return self.state.gather() | mesh
+        return self.state.gather() | mesh | gathered.record(self.spots)
 
     def advance(self, until: float, after_step: Callable[[Evolution], None] | None = None) -> None:
         """Advance to the time `until` exactly; steps end where a layer does. Collective.
@@ -115,7 +135,8 @@ class Evolution(Flow):
 
     def restore(self, record: Arrays, *, time: float, step: int) -> None:
         """Continue from an earlier state, as `record` gave it. Collective."""
-        arrays = {name: array for name, array in record.items() if not name.startswith("leaf_")}
+        arrays = {name: a for name, a in record.items() if not name.startswith(("leaf_", "spot_"))}
+        self.spots = gathered.recorded(record)
         if self.follower is not None:
             volumes = self.follower.regrown(record)
             self.move(self.equation.on(volumes), arrays)
@@ -154,6 +175,7 @@ class Evolution(Flow):
         self.time = time
         self.last_dt = dt
         self.mass = total(self._comm, float(self.masses.sum()))
+        self.mass += sum(spot.mass for spot in self.spots)
 
     def _take_many(self, until: float) -> bool:
         """Steps of one length, taken at once, as `_take_step` would; whether there were any."""

@@ -17,10 +17,11 @@ import math
 
 import numpy as np
 
-from meanfield_pde.attention.heads import Layer
+from meanfield_pde.attention.heads import Layer, sharpness
 from meanfield_pde.errors import SolverError
 from meanfield_pde.history.store import MASSES
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.spots import NONE, Field, Spots
 from meanfield_pde.solver.stages import settle
 from meanfield_pde.solver.state import State
 from meanfield_pde.solver.step_length import SMALLEST_STEP, longest_hold, longest_step
@@ -42,12 +43,14 @@ class Flow:
         coefficient: SSP coefficient of the method.
         rejected: number of steps of transport that were taken back.
         held: whether velocities were held over several steps of transport, last time.
+        spots: mass beside that of the cells, the same on all ranks.
     """
 
     def __init__(self, equation: Equation, layer: Layer, initial: np.ndarray) -> None:
         self.time = 0.0
         self.rejected = 0
         self.held = False
+        self.spots: Spots = NONE
         self._settle(equation, layer, initial)
 
     def _settle(self, equation: Equation, layer: Layer, masses: np.ndarray) -> None:
@@ -59,6 +62,7 @@ class Flow:
         self._before = np.array(masses)
         self._flux: np.ndarray | None = None  # fluxes of the present state, once they are known
         self._rate = 0.0  # their outflow rate on this rank
+        self._field: Field | None = None  # the velocities that they come from, if there are spots
         self._stage_rate = 0.0
         self._holding = False  # whether fluxes stay while the state changes
         self._stepper = Stepper(equation.transport, self.masses, self._stage_flux)
@@ -91,14 +95,16 @@ class Flow:
         limit = self.longest_step()
         self.held = False
         if may_hold and not self.terms.fixed:
-            hold = longest_hold(self.terms, self.masses, self.present_flux())
+            flux = self.present_flux()
+            hold = longest_hold(self.terms, self.masses, flux, self.spots, self._field)
             dt = fitting_step(remaining, hold)
-            self.held = hold > HELD_FROM * limit and self._attempt_held(dt)
+            worth = bool(self.spots) or hold > HELD_FROM * limit
+            self.held = worth and self._attempt_held(dt)
             if self.held:
                 return dt
         dt = fitting_step(remaining, limit)
         self._before[:] = self.masses
-        before = (self._flux, self._rate)
+        before, field = (self._flux, self._rate), self._field
         while not self._attempt(dt):
             self.rejected += 1
             self.state[MASSES] = self._before
@@ -109,6 +115,7 @@ class Flow:
                     f"at t = {self.time:.6g} no step keeps the density non-negative, down to "
                     f"dt = {dt:.1e}; please report the case"
                 )
+        self._move_spots(field, dt)
         return dt
 
     def _attempt(self, dt: float) -> bool:
@@ -122,12 +129,15 @@ class Flow:
     def _attempt_held(self, dt: float) -> bool:
         """Take a step with the velocities of its middle; if it fails, take it back. Collective."""
         before = {name: values.copy() for name, values in self.state.items()}
+        spots = self.spots
         within = self._hold(dt / 2)
         self._present_rate()
         self.state.update(before)
+        self.spots = spots
         within = self._hold(dt) and within
         if not within:
             self.state.update(before)
+            self.spots = spots
         return within
 
     def _hold(self, time: float) -> bool:
@@ -139,8 +149,14 @@ class Flow:
         for _ in range(count):
             self._before[:] = self.masses
             within = self._attempt(time / count) and within
+        self._move_spots(self._field, time)
         self._holding, self._flux = False, None
         return within
+
+    def _move_spots(self, field: Field | None, time: float) -> None:
+        if field is not None:
+            kernel = max(1.0, sharpness(self.terms.layer)) ** -0.5
+            self.spots = tuple(spot.moved(field, time, kernel) for spot in self.spots)
 
     def _within(self, rate: float, dt: float) -> bool:
         """Whether a step keeps masses non-negative at this outflow rate."""
@@ -154,16 +170,22 @@ class Flow:
     def _present_rate(self) -> float:
         """Outflow rate of the present state; its fluxes are kept for the first stage."""
         if self._flux is None:
-            self._flux = self.terms.flux(self.masses)
+            self._flux = self._flux_of_state()
             self._rate = self.terms.transport.outflow_rate(self._flux)
+            self._field = None
+            if self.spots:
+                self._field = self.terms.field(self.log_masses, self.spots)
         return self._rate
+
+    def _flux_of_state(self) -> np.ndarray:
+        return self.terms.flux(self.masses, self.spots)
 
     def _stage_flux(self, masses: np.ndarray) -> np.ndarray:
         """Fluxes of a stage; the first is the present state, whose fluxes may be known."""
         flux, rate = self._flux, self._rate
         if flux is None:
             # A stage of a step that is too long may be negative; the step will be rejected.
-            flux = self.terms.flux(np.maximum(masses, 0.0))
+            flux = self.terms.flux(np.maximum(masses, 0.0), self.spots)
             rate = self.terms.transport.outflow_rate(flux)
         self._forget_flux()
         self._stage_rate = max(self._stage_rate, rate)

@@ -8,6 +8,7 @@ import numpy as np
 
 from meanfield_pde.history.store import Arrays
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.spots import Spots
 
 
 class Follower(Protocol):
@@ -15,6 +16,9 @@ class Follower(Protocol):
 
     def follow(self, evolution: Any) -> None:
         """Called after every step; moves the `Evolution` if its mesh is to change. Collective."""
+
+    def shown(self, spots: Spots) -> np.ndarray:
+        """The mass of spots in each cell of the mesh."""
 
     def record(self) -> dict[str, np.ndarray]:
         """The mesh, in arrays whose names begin with "leaf_"."""

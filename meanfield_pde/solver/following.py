@@ -25,7 +25,9 @@ from meanfield_pde.mesh.surface import Surface, build_mesh
 from meanfield_pde.mesh.transfer import Transfer
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.mesh_error import Leaves, MeshError
+from meanfield_pde.solver.gathering import fine_for, gather, given_back, shown, sifted
+from meanfield_pde.solver.mesh_error import NARROWER, SPOT, Leaves, MeshError
+from meanfield_pde.solver.spots import Spots
 from meanfield_pde.support.checks import real
 
 LOG = logging.getLogger("meanfield_pde")
@@ -111,13 +113,27 @@ class MassFollower:
         if short and not evolution.held and evolution.step % CHECK_EVERY:
             return
         error = self.estimate(evolution)
+        if gather(evolution, self.leaves, error.slopes):
+            error = self.estimate(evolution)
+        kept, gone = sifted(evolution)
         split, merge = self._marks(error)
-        if not split.any():
+        heavy = [spot for spot in gone if spot.mass > SPOT]
+        if not (split.any() or heavy):
+            if gone:
+                arrays = evolution.changed(
+                    evolution.state.gather(), 1.0, given_back(self.leaves, gone)
+                )
+                evolution.go_on(arrays, kept)
             return
         old = self.forest
-        refined = self._grown(old.refined(self._with_room(split)))
-        first = Transfer(old, refined, error.slopes)
+        refined = old.refined(self._with_room(split))
+        for spot in heavy:
+            refined = fine_for(refined, spot, self.resolution / NARROWER)
+        first = Transfer(old, self._grown(refined), error.slopes)
         arrays = evolution.carried(first)
+        if gone:
+            arrays = evolution.changed(arrays, 1.0, given_back(Leaves(refined), gone))
+            evolution.spots = kept
         merge = merge[first.origin] & (refined.levels == old.levels[first.origin])
         new = refined.coarsened(merge)
         if new is not refined:
@@ -127,6 +143,10 @@ class MassFollower:
         evolution.move(equation.on(self._volumes(equation.volumes)), arrays)
         self.changes += 1
 
+    def shown(self, spots: Spots) -> np.ndarray:
+        """The mass of spots in each cell."""
+        return shown(self.leaves, spots)
+
     def estimate(self, evolution: Evolution) -> MeshError:
         """What the mesh leaves open in the present state. Collective."""
         return self._estimate(
@@ -134,6 +154,7 @@ class MassFollower:
             evolution.log_masses,
             evolution.present_flux(),
             evolution.terms.layer,
+            self.shown(evolution.spots) if evolution.spots else 0.0,
         )
 
     def row(self, evolution: Evolution) -> dict[str, float]:
@@ -179,10 +200,15 @@ class MassFollower:
         return forest
 
     def _estimate(
-        self, volumes: FiniteVolumes, log_masses: np.ndarray, flux: np.ndarray, layer: Layer
+        self,
+        volumes: FiniteVolumes,
+        log_masses: np.ndarray,
+        flux: np.ndarray,
+        layer: Layer,
+        beside: np.ndarray | float = 0.0,
     ) -> MeshError:
         found = volumes.gather(np.column_stack([log_masses, volumes.speed(flux)]))
-        return MeshError(self.leaves, found[:, 0], found[:, 1], layer)
+        return MeshError(self.leaves, found[:, 0], found[:, 1], layer, beside)
 
     def _marks(self, error: MeshError) -> tuple[np.ndarray, np.ndarray]:
         """Which leaves are to be split, and which may be merged; none unless one has to be split.

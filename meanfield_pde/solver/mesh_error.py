@@ -47,6 +47,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from meanfield_pde.attention.heads import Layer, heads_of, memory, pushing, sharpness
 from meanfield_pde.mesh import geometry
@@ -78,6 +79,11 @@ class Leaves:
         self._frame, self._weights = gradient_weights(self.centre, around)
         self._ways = geometry.tangent_vector(self.centre[:, None], around)
 
+    @cached_property
+    def tree(self) -> cKDTree:
+        """The centres, to find the nearest."""
+        return cKDTree(self.centre)
+
     def log_density(self, log_masses: np.ndarray) -> np.ndarray:
         """Logarithms of the density, finite in empty cells too."""
         found = log_masses - np.log(self.volume)
@@ -106,7 +112,12 @@ class MeshError:
     """
 
     def __init__(
-        self, leaves: Leaves, log_masses: np.ndarray, speed: np.ndarray, layer: Layer
+        self,
+        leaves: Leaves,
+        log_masses: np.ndarray,
+        speed: np.ndarray,
+        layer: Layer,
+        beside: np.ndarray | float = 0.0,
     ) -> None:
         """Estimate.
 
@@ -115,7 +126,9 @@ class MeshError:
             log_masses: of all cells.
             speed: largest normal velocity through a facet, of all cells.
             layer: the attention, or the heads, that act.
+            beside: mass of spots that is shown in each cell.
         """
+        self._beside = beside
         self.leaves = leaves
         self._heads = heads_of(layer)
         self._turns = bool(np.isinf(memory(layer)))
@@ -124,6 +137,7 @@ class MeshError:
         self._sharpness = sharpness(layer)
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
+        self._masses *= 1 - np.sum(beside)
         self._log_density = leaves.log_density(log_masses)
         self.slopes, self._missed, self._steep = leaves.variation(self._log_density)
         self.misplaced = self._misplaced(1.0)
@@ -136,7 +150,8 @@ class MeshError:
         width = self.leaves.width * wider
         shown = _FLAT * width * np.minimum(self._steep * wider, STEEPEST)
         most = np.inf if self._turns else width
-        return volumes * self._masses * np.minimum(most, shown + self._way * missed)
+        found = volumes * self._masses * np.minimum(most, shown + self._way * missed)
+        return np.asarray(found + self._beside * width / 2)
 
     def _excess(self, wider: float = 1.0) -> np.ndarray:
         return np.maximum(self._steep * wider - STEEPEST, 0.0)

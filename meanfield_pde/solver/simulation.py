@@ -192,6 +192,7 @@ class Simulation:
     def _save(self) -> None:
         state = self.evolution.state
         arrays = state.gather(state.saved)
+        arrays[MASSES] = self.evolution.shown(arrays[MASSES])
         density, places = self._measure(self.evolution, MASSES, arrays[MASSES])
         arrays |= places
         zero: Measure | None = None

@@ -24,6 +24,7 @@ from meanfield_pde.attention.heads import sharpness
 from meanfield_pde.errors import SolverError
 from meanfield_pde.solver.equation import RightHandSide
 from meanfield_pde.solver.mesh_error import SPOT
+from meanfield_pde.solver.spots import NONE, Field, Spots
 from meanfield_pde.support.ranks import largest, total
 
 GROWTH_PER_STEP = 0.1  # dt |V| is kept below this
@@ -57,16 +58,28 @@ def longest_growth(terms: RightHandSide) -> float:
     return GROWTH_PER_STEP / max(terms.speed, 1e-300)
 
 
-def longest_hold(terms: RightHandSide, masses: np.ndarray, flux: np.ndarray) -> float:
+def longest_hold(
+    terms: RightHandSide,
+    masses: np.ndarray,
+    flux: np.ndarray,
+    spots: Spots = NONE,
+    field: Field | None = None,
+) -> float:
     """For how long velocities may be held. Collective.
 
     Args:
         terms: the right-hand side.
         masses: of own cells.
         flux: through the facets of this rank.
+        spots: beside the cells.
+        field: the velocities at these.
     """
     volumes = terms.transport.volumes
-    mean = total(volumes.comm, float(masses @ volumes.speed(flux) ** 4)) ** 0.25
+    fourth = total(volumes.comm, float(masses @ volumes.speed(flux) ** 4))
+    if field is not None:
+        speeds = (field(np.array([spot.centre for spot in spots])) ** 2).sum(axis=1)
+        fourth += float(np.array([spot.mass for spot in spots]) @ speeds**2)
+    mean = fourth**0.25
     crossed = np.max(volumes.outflow(flux).sum(axis=1), where=masses > SPOT, initial=0.0)
     change = sharpness(terms.layer) * mean / CHANGE
     crossing = largest(volumes.comm, float(crossed)) / CROSSED

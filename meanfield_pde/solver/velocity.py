@@ -20,9 +20,12 @@ from meanfield_pde.attention.cell_sources import refinement_pays, three_points
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.perceptron import Perceptron
 from meanfield_pde.attention.sum.shared import SharedSum
+from meanfield_pde.attention.sum.summation import plain_softmax
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.spots import NONE, Field, Spots
+from meanfield_pde.solver.spots import sources as spot_sources
 from meanfield_pde.solver.tilted_sources import TiltedSources
 
 _log = logging.getLogger("meanfield_pde")
@@ -88,18 +91,34 @@ class MeanField:
         """Points among which a cell's mass is divided in the attention sum: 1 or 3."""
         return 1 if self._log_shares is None else self._log_shares.shape[1]
 
-    def flux(self, masses: np.ndarray) -> np.ndarray:
+    def flux(self, masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
         """Fluxes q_f through the facets of this rank, for the masses of own cells. Collective."""
         if self._fixed is not None:
             return self._fixed
         with np.errstate(divide="ignore"):
-            return self.flux_from_log(np.log(masses))
+            return self.flux_from_log(np.log(masses), spots)
 
-    def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
+    def flux_from_log(self, log_masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
         """The same for log masses, which may be below the range of doubles. Collective."""
         if self._fixed is not None:
             return self._fixed
-        return self._facet_flux(self._vertex_means(log_masses, self._near))
+        return self._facet_flux(self._vertex_means(log_masses, self._near, spots))
+
+    def field(self, log_masses: np.ndarray, spots: Spots) -> Field:
+        """The velocity at any points, for the log masses of own cells and spots. Collective."""
+        attention = self.attention
+        places, logs = spot_sources(spots, self.volumes.dimension)
+        if self._fixed is None:
+            sources = np.concatenate([self._points, places])
+            weights = np.concatenate([self._of_sources(log_masses), logs])
+
+        def means(x: np.ndarray) -> np.ndarray:
+            if self._fixed is not None:
+                return attention.mean(x)
+            found, log_z = plain_softmax(attention.scores(x), sources, weights)
+            return found if attention.normalise else found * np.exp(log_z)[:, None]
+
+        return lambda x: geometry.tangential(x, means(x) @ attention.value.T)
 
     def velocity(self, masses: np.ndarray) -> np.ndarray:
         """The velocity P_x V m(x) at all vertices, for the masses of own cells. Collective."""
@@ -112,17 +131,25 @@ class MeanField:
         moved = means @ self.attention.value.T
         return moved - (moved * vertices).sum(axis=1, keepdims=True) * vertices
 
-    def _vertex_means(self, log_masses: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
-        """m(x) at the vertices wanted, or at all."""
+    def _of_sources(self, log_masses: np.ndarray) -> np.ndarray:
+        """Log masses of all sources, for those of own cells. Collective."""
         log_masses = self.volumes.gather(log_masses)
         if self._tilted is not None:
-            log_masses = self._tilted.log_masses(log_masses)
-        elif self._log_shares is not None:
-            log_masses = (log_masses[:, None] + self._log_shares).ravel()
+            return self._tilted.log_masses(log_masses)
+        if self._log_shares is not None:
+            return (log_masses[:, None] + self._log_shares).ravel()
+        return log_masses
+
+    def _vertex_means(
+        self, log_masses: np.ndarray, wanted: np.ndarray | None = None, spots: Spots = NONE
+    ) -> np.ndarray:
+        """m(x) at the vertices wanted, or at all."""
+        log_masses = self._of_sources(log_masses)
         if self.attention.normalise:
-            means = self._sum(log_masses, wanted)[:, : self.volumes.dimension]
+            sums = self._with_spots(self._sum(log_masses, wanted), spots, wanted)
+            means = sums[:, : self.volumes.dimension]
         else:
-            sums = self._sum(log_masses)
+            sums = self._with_spots(self._sum(log_masses), spots, None)
             weight = np.exp(sums[:, -1:])  # the total mass is one
             self.largest_weight = float(weight.max())
             means = weight * sums[:, : self.volumes.dimension]
@@ -133,19 +160,34 @@ class MeanField:
         self._logged = True
         return means
 
+    def _with_spots(self, sums: np.ndarray, spots: Spots, wanted: np.ndarray | None) -> np.ndarray:
+        """Means and log Z at vertices, with those of the spots added to those of the cells."""
+        if not spots:
+            return sums
+        vertices = self.volumes.vertices if wanted is None else self.volumes.vertices[wanted]
+        d = self.volumes.dimension
+        places, logs = spot_sources(spots, d)
+        exponent = np.column_stack([sums[:, -1], self.attention.scores(vertices) @ places.T + logs])
+        largest = exponent.max(axis=1, keepdims=True)
+        weight = np.exp(exponent - largest)
+        total = weight.sum(axis=1)
+        means = (weight[:, :1] * sums[:, :d] + weight[:, 1:] @ places) / total[:, None]
+        return np.column_stack([means, largest[:, 0] + np.log(total)])
+
     def _shared_sum(self) -> SharedSum:
         volumes, attention = self.volumes, self.attention
         own = slice(0, volumes.owned)
         scores = attention.scores(volumes.vertices)
         if self._tilted is not None:
-            points = self._tilted.points
-            return SharedSum(volumes.comm, points, volumes.vertices, scores, self.tolerance)
+            self._points = self._tilted.points
+            return SharedSum(volumes.comm, self._points, volumes.vertices, scores, self.tolerance)
         sources = volumes.gather(volumes.centre[own])
         cells = volumes.gather(volumes.cell_points[own])
         if refinement_pays(cells, volumes.vertices, scores, self.tolerance):
             points, shares = three_points(cells)
             sources = points.reshape(-1, volumes.dimension)
             self._log_shares = np.log(shares)
+        self._points = sources
         return SharedSum(volumes.comm, sources, volumes.vertices, scores, self.tolerance)
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
@@ -161,18 +203,23 @@ class PerceptronField:
 
     def __init__(self, perceptron: Perceptron, volumes: FiniteVolumes) -> None:
         self.speed = perceptron.speed
+        self._drift = lambda x: geometry.tangential(x, perceptron.drift(x))
         points, weights = geometry.facet_rule(volumes.facet_points)
         drift = perceptron.drift(points.reshape(-1, volumes.dimension)).reshape(points.shape)
         mean = np.einsum("fq,fqd->fd", weights, drift)
         self._flux = volumes.facet_length * (mean * volumes.facet_conormal).sum(axis=1)
 
-    def flux(self, masses: np.ndarray) -> np.ndarray:
+    def flux(self, masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
         """Fluxes through the facets of this rank, whatever the masses."""
         return self._flux
 
-    def flux_from_log(self, log_masses: np.ndarray) -> np.ndarray:
+    def flux_from_log(self, log_masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
         """The same."""
         return self._flux
+
+    def field(self, log_masses: np.ndarray, spots: Spots) -> Field:
+        """The drift at any points, whatever the masses."""
+        return self._drift
 
 
 @numba.njit(cache=True)

@@ -106,11 +106,18 @@ class LogEvolution(Evolution):
         self.state[MANTISSA], self.state[EXPONENT] = mantissa, exponent
         self.state[MASSES] = _doubles(mantissa, exponent)
 
-    def _present_rate(self) -> float:
-        if self._flux is None:
-            self._flux = self.terms.flux_from_log(self.log_masses)
-            self._rate = self.terms.transport.outflow_rate(self._flux)
-        return self._rate
+    def _flux_of_state(self) -> np.ndarray:
+        return self.terms.flux_from_log(self.log_masses, self.spots)
+
+    def changed(
+        self, arrays: Arrays, left: np.ndarray | float, added: np.ndarray | float
+    ) -> dict[str, np.ndarray]:
+        """Arrays of all cells with a part of the masses left, and others added."""
+        rest = arrays[MANTISSA] * left
+        new = split(np.broadcast_to(added, rest.shape))
+        mantissa, exponent = _mixed(rest, arrays[EXPONENT], *new, 1.0, 1.0)
+        found = super().changed(arrays, left, added)
+        return found | {MANTISSA: mantissa, EXPONENT: exponent}
 
     def _attempt(self, dt: float) -> bool:
         start = (self.mantissa.copy(), self.exponent.copy())

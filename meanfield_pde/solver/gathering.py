@@ -1,0 +1,149 @@
+"""When mass is gathered from cells into a spot, and when it is given back (see `spots`).
+
+A cluster is gathered when its standard deviation is below s = `PART` kernels, so that velocities in
+it can be interpolated. Of a cell at the distance r from its mean the part exp(-(r / R)^4) is taken,
+R = `TAKEN` s, so that what is left is smooth; it follows when it has come near. What is farther
+than `FARTHEST` s away is not taken, and given back once it has got farther than `LOST` s: a trace
+that is left to polynomials there would go astray. When a thousandth of a spot is as far away, or it
+is `WIDE` times as wide as it may be to be gathered, all of it is given back to cells, which have
+been made as narrow as it needs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meanfield_pde.attention.heads import sharpness
+from meanfield_pde.history.store import MASSES
+from meanfield_pde.mesh.forest import Forest
+from meanfield_pde.mesh.geometry import normalised, tangent_vector
+from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.mesh_error import SPOT, Leaves
+from meanfield_pde.solver.spots import NONE, Spot, Spots
+
+PART = 0.1
+WIDE = 1.5
+TAKEN, FARTHEST, LOST = 2.5, 5.0, 7.5
+_MOST = 0.9  # of the mass within 2 R has to be taken
+_STRAY = 1e-3  # of a spot may be lost alone
+_LEFT = 2.0**-30  # of a cell is left at least, so that no density becomes zero
+_TRACE = 1e-12  # of a spot, or of all: what has less stays as it is
+_PEAKS = 8  # so many places are tried at a time, the densest
+_FINE = 3.0  # cells to a standard deviation, where a spot is given back
+_HALVINGS = {2: 5, 3: 6}  # of its cells then, so that these cells are filled smoothly
+
+
+def gather(evolution: Evolution, leaves: Leaves, slopes: np.ndarray) -> bool:
+    """Take clusters that are narrow enough from the cells; whether there were any. Collective.
+
+    Args:
+        evolution: the state; the same decision on all ranks.
+        leaves: its cells.
+        slopes: gradients of log rho in them.
+    """
+    width = widest(evolution)
+    if not width:
+        return False
+    arrays = evolution.state.gather()
+    left, found = clusters(leaves, arrays[MASSES], slopes, width, evolution.spots)
+    if found:
+        evolution.go_on(evolution.changed(arrays, left, 0.0), joined(evolution.spots, found, width))
+    return bool(found)
+
+
+def widest(evolution: Evolution) -> float:
+    """How wide a spot may be to be gathered; zero if there are to be none."""
+    beta = sharpness(evolution.terms.layer)
+    return 0.0 if evolution.equation.noise or not beta else PART / float(np.sqrt(beta))
+
+
+def clusters(
+    leaves: Leaves, masses: np.ndarray, slopes: np.ndarray, width: float, spots: Spots = NONE
+) -> tuple[np.ndarray, Spots]:
+    """What part of the mass of each cell is left, and the spots of standard deviations < width.
+
+    About the means of spots that are there already, and where it is densest.
+    """
+    left, found = np.ones(len(masses)), NONE
+    untried = np.ones(len(masses), dtype=bool)
+    least = [_TRACE] * len(spots) + [SPOT] * _PEAKS
+    for k, enough in enumerate(least):
+        if k < len(spots):
+            mean = spots[k].centre
+        else:
+            peak = int(np.where(untried, masses * left / leaves.volume, 0.0).argmax())
+            untried[peak] = False
+            mean = leaves.centre[peak]
+        for _ in range(1 if k < len(spots) else 3):
+            distance = np.linalg.norm(leaves.centre - mean, axis=1)
+            part = left * np.exp(-((distance / (TAKEN * width)) ** 4))
+            mean = normalised((part * masses) @ leaves.centre)
+        near = distance < 2 * TAKEN * width
+        untried &= ~near
+        part[(distance > FARTHEST * width) | (leaves.width > width)] = 0.0
+        taken = np.minimum(part, left - _LEFT) * masses
+        if taken.sum() < max(enough, _MOST * (masses * left)[near].sum()):
+            continue
+        cells = np.flatnonzero(taken > _TRACE * taken.sum())
+        corners = leaves.forest.corners[cells]
+        ways = tangent_vector(leaves.centre[cells][:, None], corners)
+        spot = Spot(corners, taken[cells], np.einsum("cd,ckd->ck", slopes[cells], ways))
+        if spot.widths[-1] < width:
+            left[cells] -= taken[cells] / masses[cells]
+            found += (spot,)
+    return left, found
+
+
+def joined(spots: Spots, others: Spots, width: float) -> Spots:
+    """Spots and others, as one where both are narrow enough together."""
+    found = list(spots)
+    for other in others:
+        for i, spot in enumerate(found):
+            if np.linalg.norm(spot.centre - other.centre) < width:
+                both = spot.joined(other)
+                if both.widths[-1] < width:
+                    found[i] = both
+                    break
+        else:
+            found.append(other)
+    return tuple(found)
+
+
+def sifted(evolution: Evolution) -> tuple[Spots, Spots]:
+    """Spots that stay, and those, or parts of them, that are to be given back to the cells."""
+    width, kept, gone = widest(evolution), NONE, NONE
+    for spot in evolution.spots:
+        far = np.linalg.norm(spot.middles - spot.centre, axis=1) > LOST * width
+        if spot.widths[-1] > WIDE * width or spot.masses[far].sum() > _STRAY * spot.mass:
+            gone += (spot,)
+        else:
+            kept += (spot.part(~far),)
+            gone += (spot.part(far),) if far.any() else NONE
+    return kept, gone
+
+
+def shown(leaves: Leaves, spots: Spots, halvings: int = 0) -> np.ndarray:
+    """The mass of spots in each leaf: that of a cell, or piece, where the centre is nearest."""
+    found = np.zeros(leaves.forest.count)
+    for spot in spots:
+        middles, masses = spot.pieces(halvings)
+        np.add.at(found, leaves.tree.query(middles)[1], masses)
+    return found
+
+
+def given_back(leaves: Leaves, spots: Spots) -> np.ndarray:
+    """The same, for good."""
+    return shown(leaves, spots, _HALVINGS[leaves.forest.dimension])
+
+
+def fine_for(forest: Forest, spot: Spot, least: float) -> Forest:
+    """The forest with cells as narrow as a spot needs them, but not below `least`."""
+    wanted = max(spot.widths[0] / _FINE, least)
+    while True:
+        leaves = Leaves(forest)
+        held = np.unique(leaves.tree.query(spot.middles)[1])
+        marked = np.zeros(forest.count, dtype=bool)
+        marked[held[leaves.width[held] > wanted]] = True
+        if not marked.any():
+            return forest
+        forest = forest.refined(marked)
