@@ -20,8 +20,8 @@ from meanfield_pde.attention.sum.tree import TILE
 GROUPS = 32  # sources are summed in so many groups, which are added up in this order
 _SUMS = 16  # lanes in which a sum over sources is kept
 _CHUNK = 8 * _SUMS  # sources whose harmonics are computed at once
-_BATCH = 8  # tiles of targets whose harmonics are computed at once
-_LANES = _BATCH * TILE
+BATCH = 8  # tiles of targets whose harmonics are computed at once
+_LANES = BATCH * TILE
 _AHEAD = 24  # degrees beyond the last at which the ratios of Bessel functions are started
 
 
@@ -56,20 +56,25 @@ def _two_degrees(f, s, g, t, work, here, there):  # type: ignore[no-untyped-def]
         there[_SUMS + i] += next_imaginary
 
 
-@numba.njit(cache=True, parallel=True, fastmath=FAST)
-def moments(points, masses, groups, first, second, start, offset):  # type: ignore[no-untyped-def]
-    """sum_j M_j p_km(z_j) e^(i m f_j) for each group of sources listed, groups x 2 x terms."""
-    result = np.zeros((groups.size, 2, first.size))
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def moments(part, points, masses, groups, first, second, start, offset, out):  # type: ignore[no-untyped-def]
+    """sum_j M_j p_km(z_j) e^(i m f_j) for part of the groups of sources listed.
+
+    To `out`, groups x 2 x terms.
+    """
     share = -(-masses.size // GROUPS)
-    for position in numba.prange(groups.size):
+    sine, power, work = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(5 * _CHUNK)
+    z, one, two = work[:_CHUNK], work[_CHUNK : 2 * _CHUNK], work[2 * _CHUNK : 3 * _CHUNK]
+    even, odd = work[3 * _CHUNK : 4 * _CHUNK], work[4 * _CHUNK :]
+    turn_x, turn_y = np.empty(_CHUNK), np.empty(_CHUNK)
+    # One more than there are terms, for the idle degree of an order.
+    sums = np.empty((first.size + 1, 2 * _SUMS))
+    for position in range(part[0], part[1]):
         begin = groups[position] * share
         end = min(begin + share, masses.size)
-        sine, power, work = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(5 * _CHUNK)
-        z, one, two = work[:_CHUNK], work[_CHUNK : 2 * _CHUNK], work[2 * _CHUNK : 3 * _CHUNK]
-        even, odd = work[3 * _CHUNK : 4 * _CHUNK], work[4 * _CHUNK :]
-        turn_x, turn_y = np.empty(_CHUNK), np.empty(_CHUNK)
-        # One more than there are terms, for the idle degree of an order.
-        sums = np.zeros((first.size + 1, 2 * _SUMS))
+        for term in range(first.size + 1):
+            for i in range(2 * _SUMS):
+                sums[term, i] = 0.0
         for chunk in range(begin, end, _CHUNK):
             for i in range(_CHUNK):
                 j = min(chunk + i, end - 1)
@@ -102,10 +107,11 @@ def moments(points, masses, groups, first, second, start, offset):  # type: igno
                     even[i] = kept * turn_x[i] - odd[i] * turn_y[i]
                     odd[i] = kept * turn_y[i] + odd[i] * turn_x[i]
         for term in range(first.size):
-            for part in range(2):
+            for k in range(2):
+                total = 0.0
                 for i in range(_SUMS):
-                    result[position, part, term] += sums[term, part * _SUMS + i]
-    return result
+                    total += sums[term, k * _SUMS + i]
+                out[position, k, term] = total
 
 
 @numba.njit(cache=True, fastmath=FAST)
@@ -140,23 +146,23 @@ def _weights(r, dimension, weight):  # type: ignore[no-untyped-def]
             weight[k, i] /= total[i]
 
 
-@numba.njit(cache=True, parallel=True, fastmath=FAST)
-def sums(scores, tiles, fields, first, second, start, offset, dimension):  # type: ignore[no-untyped-def]
-    """The four sums at the targets of the tiles listed, times e^-r: 4 x targets."""
-    out = np.empty((4, tiles.size * TILE))
-    batches = -(-tiles.size // _BATCH)
-    for batch in numba.prange(batches):
-        weight = np.empty((start.size, _LANES))
-        r, z, sine = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
-        turn_x, turn_y = np.empty(_LANES), np.empty(_LANES)
-        even, odd, power = (
-            np.ones(_LANES),
-            np.zeros(_LANES),
-            np.ones(_LANES),
-        )  # cos m f, sin m f, sine^m
-        one, two = np.empty(_LANES), np.empty(_LANES)
-        part, total = np.empty((8, _LANES)), np.zeros((4, _LANES))
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def sums(batches, scores, tiles, fields, first, second, start, offset, dimension, out):  # type: ignore[no-untyped-def]
+    """The four sums at the targets of the tiles listed, times e^-r: 4 x targets.
+
+    Those of a range of batches of tiles.
+    """
+    weight = np.empty((start.size, _LANES))
+    r, z, sine = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
+    turn_x, turn_y = np.empty(_LANES), np.empty(_LANES)
+    even, odd, power = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
+    one, two = np.empty(_LANES), np.empty(_LANES)
+    part, total = np.empty((8, _LANES)), np.empty((4, _LANES))
+    for batch in range(batches[0], batches[1]):
         for i in range(_LANES):
+            even[i], odd[i], power[i] = 1.0, 0.0, 1.0  # cos m f, sin m f, sine^m
+            for k in range(4):
+                total[k, i] = 0.0
             # A last batch that is not full repeats its last target.
             place = min(batch * _LANES + i, tiles.size * TILE - 1)
             target = tiles[place // TILE] * TILE + place % TILE
@@ -210,4 +216,3 @@ def sums(scores, tiles, fields, first, second, start, offset, dimension):  # typ
         for k in range(4):
             for i in range(begin, end):
                 out[k, i] = total[k, i - begin]
-    return out

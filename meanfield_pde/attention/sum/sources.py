@@ -18,6 +18,7 @@ from meanfield_pde.attention.sum.tiles import (
 )
 from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, bisect, boxes
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.threads import in_parts
 
 # Beyond this the rounding of a score is as large as the differences that decide a softmax.
 LARGEST_SCORE = 1e14
@@ -107,10 +108,17 @@ class Sources:
         """The sum of all masses, as a part of the largest."""
         return float(np.exp(self._group_log_mass[-1] - self.largest).sum())
 
-    def sums(self, scores: np.ndarray, tiles: np.ndarray, tolerance: float) -> np.ndarray:
+    def sums(
+        self, scores: np.ndarray, tiles: np.ndarray, tolerance: float, threads: int = 1
+    ) -> np.ndarray:
         """Rows m_x, m_y, m_z, log Z for the targets of the tiles listed; scores are 3 x N."""
         out = np.empty((4, len(tiles) * TILE))
-        tile_sums(scores, tiles, self.tree(), self.log_masses(), self._slack(tolerance), out)
+        tree, log_masses, slack = self.tree(), self.log_masses(), self._slack(tolerance)
+
+        def do(part: tuple[int, int]) -> None:
+            tile_sums(part, scores, tiles, tree, log_masses, slack, out)
+
+        in_parts(do, len(tiles), threads)
         return out
 
     def survey(

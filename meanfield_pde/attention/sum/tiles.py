@@ -197,35 +197,36 @@ def _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
     return count
 
 
-@numba.njit(cache=True, parallel=True, fastmath=FAST)
-def tile_sums(scores, tiles, tree, log_masses, slack, out):  # type: ignore[no-untyped-def]
-    """For each tile listed, the means of y and log Z as columns of `out`.
+@numba.njit(cache=True, nogil=True, fastmath=FAST)
+def tile_sums(part, scores, tiles, tree, log_masses, slack, out):  # type: ignore[no-untyped-def]
+    """For a part of the tiles listed, the means of y and log Z as columns of `out`.
 
     `log_masses` are in the order of the tree; those of the tree itself are as they were given.
     """
     points, given, means, boxes, group_log_masses = tree
     leaf_box, leaf_log_mass = boxes[0], group_log_masses[0]
     groups = (means[1], means[2], boxes[2], group_log_masses[1], group_log_masses[2])
-    for position in numba.prange(tiles.size):
+    leaves = np.empty(leaf_log_mass.size, np.int64)
+    reference, level, before = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    total, sum_x, sum_y, sum_z = np.empty(TILE), np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    for position in range(part[0], part[1]):
         first = tiles[position] * TILE
         a = scores[0, first : first + TILE]
         b = scores[1, first : first + TILE]
         c = scores[2, first : first + TILE]
-        reference = np.empty(TILE)
         _references(a, b, c, points, given, groups, reference)
-        leaves = np.empty(leaf_log_mass.size, np.int64)
         found = _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
-        level = reference * LOG2_E
-        total = np.zeros(TILE)
-        sum_x = np.zeros(TILE)
-        sum_y = np.zeros(TILE)
-        sum_z = np.zeros(TILE)
-        for leaf in leaves[:found]:
+        for i in range(TILE):
+            level[i] = reference[i] * LOG2_E
+            total[i], sum_x[i], sum_y[i], sum_z[i] = 0.0, 0.0, 0.0, 0.0
+        for k in range(found):
+            leaf = leaves[k]
             start = leaf * LEAF
             if _reaches(
                 a, b, c, reference, leaf_box[leaf], leaf_log_mass[leaf], SAFE_EXPONENT
             ):  # only for very long w: move the reference
-                before = reference.copy()
+                for i in range(TILE):
+                    before[i] = reference[i]
                 stop = start + LEAF
                 _raise_to_largest_term(a, b, c, points, given, start, stop, reference)
                 for i in range(TILE):
