@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of
 from meanfield_pde.attention.sum.tiles import power_of_two
+from meanfield_pde.support.kernels import kernel, part
 from meanfield_pde.support.threads import allowed_threads, in_parts
 
 LOG2_E = 1.4426950408889634
@@ -26,7 +26,7 @@ MASKS: dict[Mask, int] = {"none": 0, "causal": 1, "no self": 2}
 NO_SCORE = -1e290
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def mean_at(i, scores, points, log_masses, buffer, mask, hard, out):  # type: ignore[no-untyped-def]
     """M of target i, points and scores d x N (d = 3, padded by zero); returns log of the sum."""
     stop = i + 1 if mask == 1 else points.shape[1]
@@ -58,7 +58,7 @@ def mean_at(i, scores, points, log_masses, buffer, mask, hard, out):  # type: ig
     return (largest + math.log2(total)) / LOG2_E
 
 
-@numba.njit(cache=True, nogil=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def _means(part, scores, points, log_masses, mask, hard, unnormalised, mean):  # type: ignore[no-untyped-def]
     """M of a part of the tokens of all clouds, to clouds x N x 3.
 
