@@ -32,8 +32,7 @@ class Cost:
         self, sources: np.ndarray, targets: np.ndarray, rows: np.ndarray, columns: np.ndarray
     ) -> np.ndarray:
         """Costs of the arcs from sources[rows] to targets[columns]."""
-        places = np.ascontiguousarray(targets.T)
-        return _arc_costs(sources, places, rows, columns, self.geodesic, self.p)
+        return _arc_costs(sources, targets, rows, columns, self.geodesic, self.p)
 
     def between_all(self, sources: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Costs from all sources, n x d, to all targets, d x m."""
@@ -161,16 +160,25 @@ def _all_costs(sources: np.ndarray, columns: np.ndarray, geodesic: bool, p: int)
 @kernel
 def _arc_costs(
     sources: np.ndarray,
-    places: np.ndarray,
+    targets: np.ndarray,
     rows: np.ndarray,
     columns: np.ndarray,
     geodesic: bool,
     p: int,
 ) -> np.ndarray:
-    costs, cost = np.empty(rows.size), np.empty(1)
+    costs = np.empty(rows.size)
     for e in range(rows.size):
-        x, j = sources[rows[e]], columns[e]
-        fill_squares(x, places, j, j + 1, cost)
-        squares_to_costs(x, places, j, j + 1, cost, geodesic, p)
-        costs[e] = cost[0]
+        i, j = rows[e], columns[e]
+        square = opposite = 0.0
+        for k in range(sources.shape[1]):
+            difference = sources[i, k] - targets[j, k]
+            total = sources[i, k] + targets[j, k]
+            square += difference * difference
+            opposite += total * total
+        if not geodesic:
+            costs[e] = math.sqrt(square) if p == 1 else square
+            continue
+        angle = _angle(square if square <= 2.0 else opposite)
+        distance = angle if square <= 2.0 else math.pi - angle
+        costs[e] = distance if p == 1 else distance * distance
     return costs
