@@ -16,7 +16,7 @@ from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of
 from meanfield_pde.attention.sum.tiles import power_of_two
 from meanfield_pde.support.kernels import kernel, part
-from meanfield_pde.support.threads import allowed_threads, in_parts
+from meanfield_pde.support.threads import in_parts, useful_threads
 
 LOG2_E = 1.4426950408889634
 # Sums over tokens may be reordered: a verdict does not hang on the last digit.
@@ -24,6 +24,7 @@ FAST = {"contract", "nsz", "nnan", "ninf", "reassoc"}
 Mask = Literal["none", "causal", "no self"]
 MASKS: dict[Mask, int] = {"none": 0, "causal": 1, "no self": 2}
 NO_SCORE = -1e290
+TERM = 1.6  # nanoseconds of a token under another, about
 
 
 @part(fastmath=FAST)
@@ -100,7 +101,8 @@ def token_means(
     def do(part: tuple[int, int]) -> None:
         _means(part, scores, points, log_masses, MASKS[mask], hard, not head.normalise, mean)
 
-    in_parts(do, math.prod(x.shape[:-1]), allowed_threads())
+    rows = math.prod(x.shape[:-1])
+    in_parts(do, rows, useful_threads(rows * x.shape[-2] * TERM))
     return mean[..., : x.shape[-1]].reshape(x.shape)
 
 

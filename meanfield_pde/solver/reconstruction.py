@@ -40,8 +40,9 @@ _LOG = (
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
 
-# Carries no types: numba compiles it for the arguments it meets.
-# Divisions need no check for zero (error_model), which would keep loops from being vectorised.
+# What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
+
+
 @intrinsic
 def _bits(context, number):  # type: ignore[no-untyped-def]
     """The bits of a double, as an integer."""

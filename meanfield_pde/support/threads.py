@@ -16,6 +16,8 @@ from mpi4py import MPI
 from meanfield_pde.errors import InputError
 
 VARIABLE = "MEANFIELD_PDE_THREADS"
+# To wake a thread, and to wait for it, is worth while for so many nanoseconds of work each.
+WORK_PER_THREAD = 500_000.0
 # Parts of the work for each thread, since some take longer than others.
 _PARTS = 8
 
@@ -56,6 +58,11 @@ def set_threads(comm: MPI.Comm, threads: int | None = None) -> int:
 def allowed_threads() -> int:
     """The number of threads set last; at first all cores."""
     return _allowed[0]
+
+
+def useful_threads(work: float) -> int:
+    """As many of them as work that takes one thread so many nanoseconds keeps busy."""
+    return max(1, min(allowed_threads(), int(work / WORK_PER_THREAD)))
 
 
 @functools.cache

@@ -32,7 +32,6 @@ _NOISE = 16 * _EPS
 _LOOKS = 4
 
 
-# Carries no types: numba compiles it for the arguments it meets.
 def solve_on_arcs(
     rows: np.ndarray,
     columns: np.ndarray,
@@ -72,6 +71,7 @@ def solve_on_arcs(
     return Solution(on_arcs, potential[:n], -potential[n : n + m], found, looks == 0)
 
 
+# What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
 @kernel
 def _balance(  # type: ignore[no-untyped-def]
     masses, n, cost, tie, parent, arc, behind, before, flow, potential

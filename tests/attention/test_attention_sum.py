@@ -206,16 +206,14 @@ def test_the_number_of_threads_changes_no_bit(
     d: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("meanfield_pde.attention.sum.summation.WORK_PER_THREAD", 1.0)
+    monkeypatch.setattr("meanfield_pde.support.threads.WORK_PER_THREAD", 1.0)
     rng = np.random.default_rng(12)
     for scale in (1.0, 1e3, 1e5):
         points, log_masses = measure(rng, 500, d)
         scores = random_scores(rng, 500, d, scale)
         results = []
         for count in (1, 2, 3):
-            monkeypatch.setattr(
-                "meanfield_pde.attention.sum.summation.allowed_threads", lambda count=count: count
-            )
+            monkeypatch.setattr("meanfield_pde.support.threads._allowed", [count])
             mean = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
             log_sum = log_partition(scores, points, log_masses, tolerance=TOLERANCE)
             results.append((mean.tobytes(), log_sum.tobytes()))

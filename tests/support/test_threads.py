@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from meanfield_pde.support.threads import in_parts
+from meanfield_pde.support.threads import WORK_PER_THREAD, in_parts, useful_threads
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 1000])
@@ -69,3 +69,9 @@ def test_a_forked_process_starts_threads_of_its_own() -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_little_work_is_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meanfield_pde.support.threads._allowed", [4])
+    work = [0.0, 1.9, 2.0, 100.0]
+    assert [useful_threads(one * WORK_PER_THREAD) for one in work] == [1, 1, 2, 4]

@@ -18,14 +18,10 @@ from meanfield_pde.attention.sum.series import Series, ways
 from meanfield_pde.attention.sum.sources import Share, Sources, Targets, alone, check_scores
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.threads import allowed_threads
+from meanfield_pde.support.threads import useful_threads
 
 # Up to so many terms the plain sum is done before sources and targets would have been sorted.
 FEW_TERMS = 500_000
-
-
-# To start a thread, and to wait for it, is worth while for so many nanoseconds of work each.
-WORK_PER_THREAD = 500_000.0
 
 
 def _evenly(count: int, most: int) -> np.ndarray:
@@ -189,8 +185,7 @@ class AttentionSum:
 
     def _threads(self, share: float) -> int:
         """No more threads than a share of the work keeps busy; they do not change the results."""
-        useful = int(share * self.estimate.chosen / WORK_PER_THREAD)
-        return max(1, min(allowed_threads(), useful))
+        return useful_threads(share * self.estimate.chosen)
 
     def evaluate(self, log_masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means, N x d, and log Z, in the order of the targets given."""
