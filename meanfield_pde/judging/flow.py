@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of
 from meanfield_pde.attention.sum.tiles import power_of_two
+from meanfield_pde.support.kernels import kernel, part
+from meanfield_pde.support.threads import in_parts, useful_threads
 
 LOG2_E = 1.4426950408889634
 # Sums over tokens may be reordered: a verdict does not hang on the last digit.
@@ -23,9 +24,10 @@ FAST = {"contract", "nsz", "nnan", "ninf", "reassoc"}
 Mask = Literal["none", "causal", "no self"]
 MASKS: dict[Mask, int] = {"none": 0, "causal": 1, "no self": 2}
 NO_SCORE = -1e290
+TERM = 1.6  # nanoseconds of a token under another, about
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def mean_at(i, scores, points, log_masses, buffer, mask, hard, out):  # type: ignore[no-untyped-def]
     """M of target i, points and scores d x N (d = 3, padded by zero); returns log of the sum."""
     stop = i + 1 if mask == 1 else points.shape[1]
@@ -57,21 +59,22 @@ def mean_at(i, scores, points, log_masses, buffer, mask, hard, out):  # type: ig
     return (largest + math.log2(total)) / LOG2_E
 
 
-@numba.njit(cache=True, fastmath=FAST, parallel=True)
-def _all_means(scores, points, log_masses, mask, hard, unnormalised, chunks):  # type: ignore[no-untyped-def]
-    """M of all tokens of all clouds, clouds x N x 3; scores and points clouds x 3 x N."""
+@kernel(fastmath=FAST)
+def _means(part, scores, points, log_masses, mask, hard, unnormalised, mean):  # type: ignore[no-untyped-def]
+    """M of a part of the tokens of all clouds, to clouds x N x 3.
+
+    Scores and points are clouds x 3 x N.
+    """
     count = points.shape[2]
-    rows = points.shape[0] * count
-    mean = np.empty((points.shape[0], count, 3))
-    for chunk in numba.prange(chunks):
-        buffer = np.empty(count)
-        for row in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
-            cloud, i = row // count, row % count
-            out = mean[cloud, i]
-            log_z = mean_at(i, scores[cloud], points[cloud], log_masses, buffer, mask, hard, out)
-            if unnormalised:
-                out *= math.exp(log_z)
-    return mean
+    buffer = np.empty(count)
+    for row in range(part[0], part[1]):
+        cloud, i = row // count, row % count
+        out = mean[cloud, i]
+        log_z = mean_at(i, scores[cloud], points[cloud], log_masses, buffer, mask, hard, out)
+        if unnormalised:
+            factor = math.exp(log_z)
+            for k in range(3):
+                out[k] *= factor
 
 
 def token_push(
@@ -91,15 +94,15 @@ def token_means(
     """M at each of the tokens, ... x N x d, under the tokens of its own cloud."""
     hard = head.zero_temperature
     z = x @ head.key_query.T if hard else head.scores(x)
-    mean = _all_means(
-        _padded(z),
-        _padded(x),
-        _log_weights(masses, x.shape[-2], hard=hard),
-        MASKS[mask],
-        hard,
-        not head.normalise,
-        min(numba.get_num_threads(), math.prod(x.shape[:-1])),
-    )
+    scores, points = _padded(z), _padded(x)
+    log_masses = _log_weights(masses, x.shape[-2], hard=hard)
+    mean = np.empty((len(points), x.shape[-2], 3))
+
+    def do(part: tuple[int, int]) -> None:
+        _means(part, scores, points, log_masses, MASKS[mask], hard, not head.normalise, mean)
+
+    rows = math.prod(x.shape[:-1])
+    in_parts(do, rows, useful_threads(rows * x.shape[-2] * TERM))
     return mean[..., : x.shape[-1]].reshape(x.shape)
 
 

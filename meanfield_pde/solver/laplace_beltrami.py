@@ -27,7 +27,7 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.reconstruction import face_factors
+from meanfield_pde.solver.reconstruction import face_factors, facet_numbers
 from meanfield_pde.solver.transport import slope_weights
 
 
@@ -53,6 +53,7 @@ class LaplaceBeltrami:
         to_foot = (arrow * outward).sum(axis=2, keepdims=True) * outward - arrow
         to_foot -= (to_foot * x).sum(axis=2, keepdims=True) * x
         self._weights = slope_weights(volumes, to_foot)
+        self._facets = facet_numbers(d)
         first = volumes.comm.exscan(owned) or 0
         self._numbers = np.concatenate([np.arange(owned) + first, volumes.index_map.ghosts])
 
@@ -67,7 +68,7 @@ class LaplaceBeltrami:
         factors = np.empty_like(self._conductance)
         with np.errstate(divide="ignore"):
             log_density = np.log(self._densities(masses))
-        face_factors(log_density, self.volumes.neighbours, self._weights, factors)
+        face_factors(self._facets, log_density, self.volumes.neighbours, self._weights, factors)
         return factors
 
     def outflow(self, feet: np.ndarray) -> np.ndarray:

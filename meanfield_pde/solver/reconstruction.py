@@ -10,12 +10,12 @@ one number at a time, which was most of the cost of a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
+
+from meanfield_pde.support.kernels import kernel, part
 
 STEEPEST = 1.0  # bound on |g_f|
 
@@ -39,9 +39,8 @@ _LOG = (
 )
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
-# Carries no types: numba compiles it for the arguments it meets.
-# Divisions need no check for zero (error_model), which would keep loops from being vectorised.
-_jit: Callable = numba.njit(cache=True, error_model="numpy")
+
+# What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
 
 
 @intrinsic
@@ -64,7 +63,7 @@ def _double(context, bits):  # type: ignore[no-untyped-def]
     return types.float64(types.int64), cast
 
 
-@_jit
+@part
 def logarithms(values, out):  # type: ignore[no-untyped-def]
     """Logarithms of numbers >= 0, to 1 ulp; -inf below the smallest normal double.
 
@@ -85,26 +84,15 @@ def logarithms(values, out):  # type: ignore[no-untyped-def]
         out[c] = log if values[c] >= _SMALLEST else -np.inf
 
 
-@_jit
-def face_factors(log_density, neighbours, weights, factors):  # type: ignore[no-untyped-def]
+def facet_numbers(dimension: int) -> tuple[int, ...]:
+    """The facets of a cell: loops over a tuple, whose length a kernel knows, are unrolled."""
+    return tuple(range(dimension))
+
+
+@kernel
+def face_factors(facets, log_density, neighbours, weights, factors):  # type: ignore[no-untyped-def]
     """exp(g_f) at the facets of own cells, from the log densities of own and ghost cells."""
-    cells, d = neighbours.shape
-    if d == 2:  # loops over the facets of a cell are unrolled if their number is known
-        _slopes(log_density, neighbours, weights, factors, 2)
-    else:
-        _slopes(log_density, neighbours, weights, factors, d)
-    # exp(x) = exp(x / 2)^2, the latter by its series: |x| <= 1 leaves 1e-17.
-    flat = factors.reshape(-1)
-    for e in range(cells * d):
-        x = 0.5 * flat[e]
-        series = _INVERSE_FACTORIALS[14]
-        for k in range(13, -1, -1):
-            series = series * x + _INVERSE_FACTORIALS[k]
-        flat[e] = series * series
-
-
-@_jit
-def _slopes(log_density, neighbours, weights, factors, d):  # type: ignore[no-untyped-def]
+    d = len(facets)
     for c in range(neighbours.shape[0]):
         here = log_density[c]
         steepest = STEEPEST
@@ -121,3 +109,11 @@ def _slopes(log_density, neighbours, weights, factors, d):  # type: ignore[no-un
         share = STEEPEST / steepest
         for i in range(d):
             factors[c, i] = factors[c, i] * share if resolved else 0.0
+    # exp(x) = exp(x / 2)^2, the latter by its series: |x| <= 1 leaves 1e-17.
+    flat = factors.reshape(-1)
+    for e in range(factors.size):
+        x = 0.5 * flat[e]
+        series = _INVERSE_FACTORIALS[14]
+        for k in range(13, -1, -1):
+            series = series * x + _INVERSE_FACTORIALS[k]
+        flat[e] = series * series

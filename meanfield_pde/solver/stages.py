@@ -11,13 +11,11 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numba
 import numpy as np
 
 from meanfield_pde.solver.stepper import fitting_step, time_after
 from meanfield_pde.solver.transport import Transport, euler_alone
+from meanfield_pde.support.kernels import kernel
 from meanfield_pde.support.timings import timed
 
 # Masses below the smallest normal double have lost their digits; they become exactly zero.
@@ -25,11 +23,9 @@ _TINY = float(np.finfo(float).tiny)
 # Cells times steps that are taken at once, before Python has a look at signals again.
 _AT_ONCE = 1_000_000
 
+
 # Carries no types: numba compiles it for the arguments it meets.
-_jit: Callable = numba.njit(cache=True, error_model="numpy")
-
-
-@_jit
+@kernel
 def settle(masses):  # type: ignore[no-untyped-def]
     """Set tiny masses to zero; whether all are finite and none is negative."""
     valid = True
@@ -61,12 +57,12 @@ def many_steps(
         would make a mass negative, and from time to time.
     """
     most = max(1, _AT_ONCE // len(transport.volumes.volume))
-    return _steps(*arrays, *span, stages, most, *transport.arrays)
+    return _steps(*arrays, *span, stages, most, transport.facets, *transport.arrays)
 
 
-@_jit
+@kernel
 def _steps(  # type: ignore[no-untyped-def]
-    masses, before, flux, time, until, limit, stages, most,
+    masses, before, flux, time, until, limit, stages, most, facets,
     volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
     density, log_density, factors, change,
 ):  # fmt: skip
@@ -78,7 +74,7 @@ def _steps(  # type: ignore[no-untyped-def]
         for stage in range(1, stages + 1):
             share = 1.0 / stage if stage == stages else 0.0
             euler_alone(
-                masses, flux, dt / (stages - 1), before, share,
+                masses, flux, dt / (stages - 1), before, share, facets,
                 volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
                 density, log_density, factors, change,
             )  # fmt: skip

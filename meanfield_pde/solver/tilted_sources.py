@@ -21,7 +21,7 @@ from meanfield_pde.attention.head import Attention
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import gradient_weights
-from meanfield_pde.solver.reconstruction import face_factors
+from meanfield_pde.solver.reconstruction import face_factors, facet_numbers
 
 # A cell of this width, in those of the kernel, has one point: the error above is then 1e-3 where
 # |g| is as large as beta |z|.
@@ -47,6 +47,7 @@ class TiltedSources:
         ways = np.einsum("ckd,ctd->ckt", geometry.tangent_vector(centre[:, None], points), frame)
         self._rises = np.ascontiguousarray((ways @ weights)[:, _tilted(volumes.dimension)])
         self._shares = shares
+        self._facets = facet_numbers(volumes.dimension)
         width = np.exp(self._log_volume / (volumes.dimension - 1))
         length = np.linalg.norm(attention.scores(centre), axis=1)
         self._wide = width * np.sqrt(length) > _NARROW
@@ -57,7 +58,9 @@ class TiltedSources:
     def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
         """Those of the points, for those of all cells."""
         factors = np.empty(self._rises.shape[:2])
-        face_factors(log_masses - self._log_volume, self._neighbours, self._rises, factors)
+        face_factors(
+            self._facets, log_masses - self._log_volume, self._neighbours, self._rises, factors
+        )
         shares = self._shares.copy()
         shares[:, _tilted(factors.shape[1])] *= factors
         shares /= shares.sum(axis=1, keepdims=True)

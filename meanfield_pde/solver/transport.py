@@ -16,16 +16,15 @@ and exp(-1) for muscl, because then no cell gives away more than it holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import gradient_weights
-from meanfield_pde.solver.reconstruction import STEEPEST, face_factors, logarithms
+from meanfield_pde.solver.reconstruction import STEEPEST, face_factors, facet_numbers, logarithms
+from meanfield_pde.support.kernels import kernel
 from meanfield_pde.support.timings import timed
 
 
@@ -54,6 +53,7 @@ class Transport:
 
     Attributes:
         volumes, scheme: the cells, and how densities at the facets are made.
+        facets: the numbers of a cell's facets.
         slopes: W of `slope_weights`; None for upwind, which has no slopes.
         arrays: those of the mesh, and room to work in, for `euler_alone`.
     """
@@ -69,6 +69,7 @@ class Transport:
             to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
             self.slopes = slope_weights(volumes, to_facets)
         local, d = len(volumes.volume), volumes.dimension
+        self.facets = facet_numbers(d)
         self.arrays = (
             volumes.volume,
             volumes.cell_facets,
@@ -93,9 +94,9 @@ class Transport:
         volumes = self.volumes
         _densities(masses, volumes.volume, self._density.array)
         self._density.scatter_forward()
-        _reconstruct(volumes.neighbours, *self.arrays[5:-1])
+        _reconstruct(self.facets, volumes.neighbours, *self.arrays[5:-1])
         self._factors.scatter_forward()
-        _divergence(flux, *self.arrays[1:5], self.arrays[6], self.arrays[8], out)
+        _divergence(self.facets, flux, *self.arrays[1:5], self.arrays[6], self.arrays[8], out)
 
     @timed("Transport")
     def euler(
@@ -111,7 +112,7 @@ class Transport:
         Collective. Where there are no other ranks, it is one call and allocates nothing.
         """
         if self.volumes.comm.size == 1:
-            euler_alone(masses, flux, length, before, share, *self.arrays)
+            euler_alone(masses, flux, length, before, share, self.facets, *self.arrays)
         else:
             change = self.arrays[-1]
             self.rate_of_change(masses, flux, change)
@@ -133,10 +134,7 @@ def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
-_jit: Callable = numba.njit(cache=True, error_model="numpy")
-
-
-@_jit
+@kernel
 def _outflow_rate(flux, cell_facets, cell_signs, volume):  # type: ignore[no-untyped-def]
     largest = 0.0
     for c in range(cell_facets.shape[0]):
@@ -147,16 +145,16 @@ def _outflow_rate(flux, cell_facets, cell_signs, volume):  # type: ignore[no-unt
     return largest
 
 
-@_jit
+@kernel
 def _densities(masses, volume, density):  # type: ignore[no-untyped-def]
     for c in range(masses.size):
         # A stage of a step that is too long may be negative; the step will be rejected.
         density[c] = max(masses[c], 0.0) / volume[c]
 
 
-@_jit
+@kernel
 def _reconstruct(  # type: ignore[no-untyped-def]
-    neighbours, weights, density, log_density, factors
+    facets, neighbours, weights, density, log_density, factors
 ):
     if weights.size == 0:
         for c in range(neighbours.shape[0]):
@@ -164,31 +162,16 @@ def _reconstruct(  # type: ignore[no-untyped-def]
                 factors[c, i] = 1.0
     else:
         logarithms(density, log_density)
-        face_factors(log_density, neighbours, weights, factors)
+        face_factors(facets, log_density, neighbours, weights, factors)
 
 
-@_jit
+@kernel
 def _divergence(  # type: ignore[no-untyped-def]
-    flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out
-):
-    d = neighbours.shape[1]
-    if d == 2:  # loops over the facets of a cell are unrolled if their number is known
-        _outflows(
-            flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out, 2
-        )
-    else:
-        _outflows(
-            flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out, d
-        )
-
-
-@_jit
-def _outflows(  # type: ignore[no-untyped-def]
-    flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out, d
+    facets, flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out
 ):
     for c in range(cell_facets.shape[0]):
         change = 0.0
-        for i in range(d):
+        for i in range(len(facets)):
             outward = cell_signs[c, i] * flux[cell_facets[c, i]]
             if outward > 0:
                 change -= outward * (factors[c, i] * density[c])
@@ -198,7 +181,7 @@ def _outflows(  # type: ignore[no-untyped-def]
         out[c] = change
 
 
-@_jit
+@kernel
 def _update(masses, change, length, before, share):  # type: ignore[no-untyped-def]
     # Not share x one + (1 - share) x other: the rounded shares of 1/5 and 4/5 add up to 1 + 6e-17,
     # and the total mass would grow by that with every step.
@@ -207,9 +190,9 @@ def _update(masses, change, length, before, share):  # type: ignore[no-untyped-d
         masses[c] = after + share * (before[c] - after)
 
 
-@_jit
+@kernel
 def euler_alone(  # type: ignore[no-untyped-def]
-    masses, flux, length, before, share,
+    masses, flux, length, before, share, facets,
     volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
     density, log_density, factors, change,
 ):  # fmt: skip
@@ -218,8 +201,9 @@ def euler_alone(  # type: ignore[no-untyped-def]
     They are arguments each, since taking a tuple apart costs as much as fifty cells.
     """
     _densities(masses, volume, density)
-    _reconstruct(neighbours, weights, density, log_density, factors)
+    _reconstruct(facets, neighbours, weights, density, log_density, factors)
     _divergence(
-        flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, change
-    )
+        facets, flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors,
+        change,
+    )  # fmt: skip
     _update(masses, change, length, before, share)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 
-import numba
 import numpy as np
 import scipy.sparse
 
@@ -27,6 +26,7 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.spots import NONE, Field, Spots
 from meanfield_pde.solver.spots import sources as spot_sources
 from meanfield_pde.solver.tilted_sources import TiltedSources
+from meanfield_pde.support.kernels import kernel
 
 _log = logging.getLogger("meanfield_pde")
 
@@ -222,16 +222,18 @@ class PerceptronField:
         return self._drift
 
 
-@numba.njit(cache=True)
+@kernel
 def _pushed(  # type: ignore[no-untyped-def]
     push, pointers, indices, shares, vertex_means
 ):
     """push_f . (mean along facet f), the mean being a sparse matrix times those at vertices."""
-    flux = np.zeros(len(push))
-    for f in range(len(push)):
+    flux = np.empty(push.shape[0])
+    for f in range(push.shape[0]):
+        total = 0.0
         for e in range(pointers[f], pointers[f + 1]):
             along = 0.0
             for i in range(push.shape[1]):
                 along += push[f, i] * vertex_means[indices[e], i]
-            flux[f] += shares[e] * along
+            total += shares[e] * along
+        flux[f] = total
     return flux

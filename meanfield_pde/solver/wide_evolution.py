@@ -19,11 +19,9 @@ need doubles. What is saved (density.h5, the history) are doubles: zero where th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from mpi4py import MPI
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.heads import Layer
@@ -33,6 +31,7 @@ from meanfield_pde.mesh.transfer import Transfer
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.reconstruction import face_factors
+from meanfield_pde.support.kernels import kernel, part
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 # Logarithm of the tail from which on doubles are not enough: the smallest is exp(-708), and the
@@ -156,7 +155,9 @@ class LogEvolution(Evolution):
         factors[:owned] = 1.0
         if transport.slopes is not None:
             log_density = log_of(mantissa, exponent) - np.log(volumes.volume)
-            face_factors(log_density, volumes.neighbours, transport.slopes, factors)
+            face_factors(
+                transport.facets, log_density, volumes.neighbours, transport.slopes, factors
+            )
         self._face_factors.scatter_forward()
         self.state[MANTISSA], self.state[EXPONENT] = _euler(
             self._flux * length,
@@ -189,16 +190,13 @@ def log_of(mantissa: np.ndarray, exponent: np.ndarray) -> np.ndarray:
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
-_jit: Callable = numba.njit(cache=True)
-
-
-@_jit
+@part
 def _scaled(mantissa, shift):  # type: ignore[no-untyped-def]
     """Mantissa 2^shift; below the last digit of anything it is added to, zero."""
     return math.ldexp(mantissa, int(shift)) if shift > -1000 else 0.0
 
 
-@_jit
+@kernel
 def _euler(  # type: ignore[no-untyped-def]
     flow, cell_facets, cell_signs, neighbours, neighbour_facets, volume, factors, mantissa, exponent
 ):
@@ -228,7 +226,7 @@ def _euler(  # type: ignore[no-untyped-def]
     return new_mantissa, new_exponent
 
 
-@_jit
+@kernel
 def _mixed(  # type: ignore[no-untyped-def]
     mantissa, exponent, other_mantissa, other_exponent, weight, other_weight
 ):

@@ -1,21 +1,33 @@
-"""How many threads a rank may use, so that ranks x threads does not exceed the cores."""
+"""Threads: how many a rank may use, ranks x threads not exceeding the cores, and their use.
+
+The threads are Python's, for compiled loops that let go of its lock (`nogil`). Numba's own would
+have it compile each loop twice, and with passes that take longer than all others.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from mpi4py import MPI
-
-import numba
 
 from meanfield_pde.errors import InputError
 
 VARIABLE = "MEANFIELD_PDE_THREADS"
+# To wake a thread, and to wait for it, is worth while for so many nanoseconds of work each.
+WORK_PER_THREAD = 500_000.0
+# Parts of the work for each thread, since some take longer than others.
+_PARTS = 8
 
 
 def available_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+_allowed = [available_cores()]
 
 
 def set_threads(comm: MPI.Comm, threads: int | None = None) -> int:
@@ -39,6 +51,55 @@ def set_threads(comm: MPI.Comm, threads: int | None = None) -> int:
             raise InputError(f"{VARIABLE} must be a positive whole number, got '{given}'")
     elif threads < 1:
         raise InputError(f"the number of threads must be positive, got {threads}")
-    threads = min(threads, numba.config.NUMBA_NUM_THREADS)
-    numba.set_num_threads(threads)
-    return threads
+    _allowed[0] = min(threads, available_cores())
+    return _allowed[0]
+
+
+def allowed_threads() -> int:
+    """The number of threads set last; at first all cores."""
+    return _allowed[0]
+
+
+def useful_threads(work: float) -> int:
+    """As many of them as work that takes one thread so many nanoseconds keeps busy."""
+    return max(1, min(allowed_threads(), int(work / WORK_PER_THREAD)))
+
+
+@functools.cache
+def _helpers() -> ThreadPoolExecutor:
+    """Threads beside the one that calls; they start when there is work for them, and stay."""
+    return ThreadPoolExecutor(available_cores())
+
+
+# A forked process has none of the threads.
+os.register_at_fork(after_in_child=_helpers.cache_clear)
+
+
+def in_parts(work: Callable[[tuple[int, int]], None], count: int, threads: int) -> None:
+    """Call work((begin, end)) for parts that make up range(count), on so many threads.
+
+    The thread that calls does its share; with one thread it is one call for everything.
+    """
+    threads = min(threads, count)
+    if threads <= 1:
+        work((0, count))
+        return
+    size = -(-count // (_PARTS * threads))
+    waiting = iter(range(0, count, size))
+
+    def work_off() -> None:
+        try:
+            for begin in waiting:
+                work((begin, min(begin + size, count)))
+        finally:
+            for _ in waiting:  # after an error nothing more is begun
+                pass
+
+    helpers = [_helpers().submit(work_off) for _ in range(threads - 1)]
+    try:
+        work_off()
+    finally:
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()

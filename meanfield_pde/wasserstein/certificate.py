@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from meanfield_pde.support.kernels import kernel, part
 from meanfield_pde.wasserstein.cloud import Cloud, kd_order
 from meanfield_pde.wasserstein.costs import COST_ERROR, Cost
 from meanfield_pde.wasserstein.pricing import c_transform
@@ -61,7 +61,7 @@ class Problem:
     mass_error: float = 0.0
 
 
-@njit(cache=True)
+@part
 def _subtract(high: np.ndarray, low: np.ndarray, i: int, amount: float) -> None:
     """Subtract from a number held as an unevaluated sum high[i] + low[i] (Knuth's TwoSum)."""
     result = high[i] - amount
@@ -71,23 +71,26 @@ def _subtract(high: np.ndarray, low: np.ndarray, i: int, amount: float) -> None:
     low[i] -= high[i] - result
 
 
-@njit(cache=True)
+@kernel
 def _complete(
     rows: np.ndarray,
     columns: np.ndarray,
     flow: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
+    left_a: np.ndarray,
+    low_a: np.ndarray,
+    left_b: np.ndarray,
+    low_b: np.ndarray,
     row_order: np.ndarray,
     column_order: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    n, m, arcs = a.size, b.size, rows.size
-    capacity = arcs + n + m
-    out_rows = np.empty(capacity, np.int64)
-    out_columns = np.empty(capacity, np.int64)
-    out_flow = np.empty(capacity)
-    left_a, left_b = a.copy(), b.copy()
-    low_a, low_b = np.zeros(n), np.zeros(m)
+    out_rows: np.ndarray,
+    out_columns: np.ndarray,
+    out_flow: np.ndarray,
+) -> int:
+    """Write a plan that takes all but rounding from left_a + low_a and left_b + low_b.
+
+    Its number of arcs is returned.
+    """
+    n, m, arcs = left_a.size, left_b.size, rows.size
     used = 0
     for e in range(arcs):
         i, j = rows[e], columns[e]
@@ -111,8 +114,7 @@ def _complete(
             s += 1
         else:
             t += 1
-    missing = max(np.abs(left_a).sum(), np.abs(left_b).sum())
-    return out_rows[:used], out_columns[:used], out_flow[:used], missing
+    return used
 
 
 def feasible_plan(problem: Problem, plan: Plan, joint: bool = False) -> tuple[Plan, float]:
@@ -132,10 +134,15 @@ def feasible_plan(problem: Problem, plan: Plan, joint: bool = False) -> tuple[Pl
     if joint:
         order = kd_order(np.concatenate([problem.sources.points, problem.targets.points]))
         row_order, column_order = order[order < n], order[order >= n] - n
-    rows, columns, flow, missing = _complete(
-        plan.rows, plan.columns, plan.flow, problem.a, problem.b, row_order, column_order
-    )
-    return Plan(rows, columns, flow), float(missing)
+    left_a, left_b = problem.a.copy(), problem.b.copy()
+    most = len(plan.rows) + n + m
+    rows, columns, flow = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+    used = _complete(
+        plan.rows, plan.columns, plan.flow, left_a, np.zeros(n), left_b, np.zeros(m),
+        row_order, column_order, rows, columns, flow,
+    )  # fmt: skip
+    missing = max(np.abs(left_a).sum(), np.abs(left_b).sum())
+    return Plan(rows[:used], columns[:used], flow[:used]), float(missing)
 
 
 def exact_sum(terms: np.ndarray) -> float:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from meanfield_pde.support.kernels import kernel, part
 from meanfield_pde.wasserstein.certificate import Plan, Potentials, Problem, potentials_of_sources
 
 # Halvings of the shift's interval [-1, 1]: down to the rounding of the masses.
@@ -68,13 +68,6 @@ def _angles(points: np.ndarray, origin: np.ndarray) -> np.ndarray:
     return np.arctan2(across, points @ origin)
 
 
-@njit(cache=True)
-def _distance(x: float, y: float, p: int) -> float:
-    difference = abs(x - y)
-    return difference if p == 1 else difference * difference
-
-
-@njit(cache=True)
 def _chain(
     x: np.ndarray,
     y: np.ndarray,
@@ -85,18 +78,42 @@ def _chain(
     p: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
     """The monotone plan with this shift, potentials along it, and the derivative of f."""
+    rows, columns, flow, u, slope, used = _links(x, y, a, b, b_cumulated, shift, p)
+    return rows[:used], columns[:used], flow[:used], u, slope
+
+
+@part
+def _distance(x: float, y: float, p: int) -> float:
+    difference = abs(x - y)
+    return difference if p == 1 else difference * difference
+
+
+@kernel
+def _links(
+    x: np.ndarray,
+    y: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    b_cumulated: np.ndarray,
+    shift: float,
+    p: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float, int]:
+    """What `_chain` finds, in arrays that are longer than the plan, and how long that is."""
     n, m = a.size, b.size
     total = b_cumulated[m - 1]
     turn = math.floor(shift / total)
     start = shift - turn * total
-    j = min(m - 1, int(np.searchsorted(b_cumulated, start, side="right")))
+    j = 0
+    while j < m - 1 and b_cumulated[j] <= start:  # numpy's search takes long to compile
+        j += 1
     left_b = b_cumulated[j] - start
     left_a = a[0]
     i = 0
     rows = np.empty(n + m + 1, np.int64)
     columns = np.empty(n + m + 1, np.int64)
     flow = np.empty(n + m + 1)
-    u = np.zeros(n)
+    u = np.empty(n)
+    u[0] = 0.0
     v = _distance(x[0], y[j] + 2.0 * math.pi * turn, p)
     slope = 0.0
     used = jumps = 0
@@ -123,4 +140,4 @@ def _chain(
             u[i] = _distance(x[i], here, p) - v
         else:
             break
-    return rows[:used], columns[:used], flow[:used], u, slope
+    return rows, columns, flow, u, slope, used

@@ -9,17 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+
+from meanfield_pde.support.kernels import kernel, part
 
 BLOCK = 64
 
 
-@njit(cache=True)
 def kd_order(points: np.ndarray) -> np.ndarray:
     """Permutation that sorts N x d points by recursive bisection of the widest coordinate."""
+    order = np.arange(len(points))
+    _put_in_order(points, order)
+    return order
+
+
+@kernel
+def _put_in_order(points: np.ndarray, order: np.ndarray) -> None:
     size, dimension = points.shape
-    order, room = np.arange(size), np.empty(size, np.int64)
-    keys = np.empty(size)
+    room, keys = np.empty(size, np.int64), np.empty(size)
     starts, stops = np.empty(64, np.int64), np.empty(64, np.int64)
     starts[0], stops[0], waiting = 0, size, 1
     while waiting > 0:
@@ -44,10 +50,9 @@ def kd_order(points: np.ndarray) -> np.ndarray:
         starts[waiting], stops[waiting] = start, start + half
         starts[waiting + 1], stops[waiting + 1] = start + half, stop
         waiting += 2
-    return order
 
 
-@njit(cache=True)
+@part
 def _sort(order: np.ndarray, keys: np.ndarray, start: int, stop: int, room: np.ndarray) -> None:
     """Merge sort, stable, of order[start:stop] by keys; numpy's takes seconds to compile."""
     for first in range(start, stop, 8):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from meanfield_pde.support.kernels import kernel
 from meanfield_pde.wasserstein.certificate import Plan, Problem
 from meanfield_pde.wasserstein.cloud import Cloud, make_cloud
 
@@ -73,7 +73,7 @@ def refine_plan(coarse: Plan, fine: Level) -> Plan:
     )
 
 
-@njit(cache=True)
+@kernel
 def _refine(
     rows: np.ndarray,
     columns: np.ndarray,

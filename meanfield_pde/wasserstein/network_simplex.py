@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
+from meanfield_pde.support.kernels import kernel, part
 from meanfield_pde.wasserstein.restricted import Solution, Tree
 from meanfield_pde.wasserstein.spanning_tree import meeting, regraft, shift, thread
 
@@ -31,9 +30,6 @@ _PIVOTS = 20_000
 # potentials computed anew, when no arc is left that violates by more.
 _NOISE = 16 * _EPS
 _LOOKS = 4
-
-# Carries no types: numba compiles it for the arguments it meets.
-_jit: Callable = njit(cache=True, error_model="numpy")
 
 
 def solve_on_arcs(
@@ -75,7 +71,8 @@ def solve_on_arcs(
     return Solution(on_arcs, potential[:n], -potential[n : n + m], found, looks == 0)
 
 
-@_jit
+# What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
+@kernel
 def _balance(  # type: ignore[no-untyped-def]
     masses, n, cost, tie, parent, arc, behind, before, flow, potential
 ):
@@ -103,7 +100,7 @@ def _balance(  # type: ignore[no-untyped-def]
     return largest
 
 
-@_jit
+@part
 def _entering(sources, targets, cost, start, block, noise, potential):  # type: ignore[no-untyped-def]
     """The arc of the next block that violates most, and where to go on; -1 if there is none."""
     arcs = sources.size
@@ -124,7 +121,7 @@ def _entering(sources, targets, cost, start, block, noise, potential):  # type: 
     return best, position
 
 
-@_jit
+@kernel
 def _pivots(  # type: ignore[no-untyped-def]
     sources, targets, cost, n, position, most, noise,
     potential, parent, arc, flow, size, last, behind, before,

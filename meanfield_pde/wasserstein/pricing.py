@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from meanfield_pde.support.kernels import kernel, part
 from meanfield_pde.wasserstein.cloud import BLOCK, Cloud
-from meanfield_pde.wasserstein.costs import COST_ERROR, Cost, fill_costs
+from meanfield_pde.wasserstein.costs import COST_ERROR, Cost, fill_squares, squares_to_costs
 
 _EPS = float(np.finfo(float).eps)
 
 
-@njit(cache=True, error_model="numpy")
+@part
 def _least_by_chords(
     squares: np.ndarray, potential: np.ndarray, start: int, stop: int, p: int
 ) -> float:
@@ -34,7 +34,7 @@ def _least_by_chords(
     return least
 
 
-@njit(cache=True, error_model="numpy")
+@part
 def _bounds_of_blocks(
     x: np.ndarray,
     centres: np.ndarray,
@@ -63,20 +63,20 @@ def _bounds_of_blocks(
     return first
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@kernel
 def _best(
     sources: np.ndarray,
     columns: np.ndarray,
     centres: np.ndarray,
     radii: np.ndarray,
     potential: np.ndarray,
-    count: int,
     geodesic: bool,
     p: int,
-) -> tuple[np.ndarray, np.ndarray]:
+    best: np.ndarray,
+    values: np.ndarray,
+) -> None:
     n, m, blocks = sources.shape[0], columns.shape[1], centres.shape[0]
-    best = np.full((n, count), -1, np.int64)
-    values = np.full((n, count), np.inf)
+    count = best.shape[1]
     peaks = np.empty(blocks)
     for g in range(blocks):
         peaks[g] = potential[g * BLOCK]
@@ -94,12 +94,11 @@ def _best(
             if position == first or bounds[g] >= worst:
                 continue
             start, stop = g * BLOCK, min(m, (g + 1) * BLOCK)
-            if geodesic:
-                # Most blocks end here, and are spared the inverse sines.
-                fill_costs(x, columns, start, stop, buffer, False, 2)
-                if _least_by_chords(buffer, potential, start, stop, p) >= worst:
-                    continue
-            fill_costs(x, columns, start, stop, buffer, geodesic, p)
+            fill_squares(x, columns, start, stop, buffer)
+            # Most blocks end here, and are spared the inverse sines.
+            if geodesic and _least_by_chords(buffer, potential, start, stop, p) >= worst:
+                continue
+            squares_to_costs(x, columns, start, stop, buffer, geodesic, p)
             for t in range(stop - start):
                 buffer[t] = buffer[t] * (1.0 - COST_ERROR) - potential[start + t]
             for t in range(stop - start):
@@ -112,7 +111,6 @@ def _best(
                     values[i, slot] = buffer[t]
                     best[i, slot] = start + t
                     worst = values[i, count - 1]
-    return best, values
 
 
 def best_arcs(
@@ -123,15 +121,18 @@ def best_arcs(
     Both n x count, the smallest first. Costs are rounded down (by their relative error), so that
     `values[:, 0]`, once lowered by its own rounding, is feasible in exact arithmetic.
     """
-    best, values = _best(
+    shape = len(sources), min(count, len(targets))
+    best, values = np.full(shape, -1), np.full(shape, np.inf)
+    _best(
         sources.points,
         targets.columns,
         targets.centres,
         targets.radii,
         potential,
-        min(count, len(targets)),
         cost.geodesic,
         cost.p,
+        best,
+        values,
     )
     values[:, 0] -= _EPS * np.abs(values[:, 0])
     return best, values

@@ -12,16 +12,13 @@ old one change parents; everything else is spliced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from numba import njit
+
+from meanfield_pde.support.kernels import kernel, part
+
 
 # Carries no types: numba compiles it for the arguments it meets.
-_jit: Callable = njit(cache=True, error_model="numpy")
-
-
-@_jit
+@kernel
 def thread(parent, size, last, behind, before):  # type: ignore[no-untyped-def]
     """All lists of the tree that `parent` describes; the root is its last node."""
     nodes = parent.size
@@ -51,7 +48,7 @@ def thread(parent, size, last, behind, before):  # type: ignore[no-untyped-def]
     behind[previous], before[root] = root, previous
 
 
-@_jit
+@kernel
 def meeting(x, y, parent, size):  # type: ignore[no-untyped-def]
     """Where the paths of two nodes to the root meet."""
     while x != y:
@@ -62,7 +59,7 @@ def meeting(x, y, parent, size):  # type: ignore[no-untyped-def]
     return x
 
 
-@_jit
+@part
 def _tell_above(x, meet, ended, ends, by, parent, size, last):  # type: ignore[no-untyped-def]
     """From x up to `meet`, without it, subtrees have so many nodes more; `ended` was their last."""
     above = x
@@ -74,7 +71,7 @@ def _tell_above(x, meet, ended, ends, by, parent, size, last):  # type: ignore[n
         x = parent[x]
 
 
-@_jit
+@kernel
 def regraft(  # type: ignore[no-untyped-def]
     top, leaving, host, via, amount, meet, parent, arc, flow, size, last, behind, before
 ):
@@ -119,7 +116,7 @@ def regraft(  # type: ignore[no-untyped-def]
     _tell_above(host, meet, host, tail, whole, parent, size, last)
 
 
-@_jit
+@kernel
 def shift(top, by, potential, size, last, behind):  # type: ignore[no-untyped-def]
     """Raise the potentials of a subtree above those of the rest, at whichever is smaller."""
     if 2 * size[top] <= size.size:

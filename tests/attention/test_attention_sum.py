@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numba
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 
 from meanfield_pde.attention.sum import log_partition, softmax_mean
 from meanfield_pde.attention.sum.sources import Sources
 from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, bisect, boxes
+from meanfield_pde.support.threads import allowed_threads, set_threads
 from tests import oracles
 from tests.problems import (
     MEASURES,
@@ -32,10 +34,10 @@ DIMENSIONS = [2, 3, 4]
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """One thread unless a test asks for more: to start others takes longer than these sums."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
+    before = allowed_threads()
+    set_threads(MPI.COMM_SELF, 1)
     yield
-    numba.set_num_threads(before)
+    set_threads(MPI.COMM_SELF, before)
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +199,6 @@ def test_arguments_are_left_alone() -> None:
         np.testing.assert_array_equal(array, copy)
 
 
-@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
 @pytest.mark.parametrize("d", DIMENSIONS)
 @pytest.mark.parametrize("measure", [masses_over_300_decades, half_of_the_sphere_empty])
 def test_the_number_of_threads_changes_no_bit(
@@ -205,15 +206,15 @@ def test_the_number_of_threads_changes_no_bit(
     d: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("meanfield_pde.attention.sum.summation.WORK_PER_THREAD", 1.0)
+    monkeypatch.setattr("meanfield_pde.support.threads.WORK_PER_THREAD", 1.0)
     rng = np.random.default_rng(12)
     for scale in (1.0, 1e3, 1e5):
         points, log_masses = measure(rng, 500, d)
         scores = random_scores(rng, 500, d, scale)
         results = []
-        for count in (1, 2):
-            numba.set_num_threads(count)
+        for count in (1, 2, 3):
+            monkeypatch.setattr("meanfield_pde.support.threads._allowed", [count])
             mean = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
             log_sum = log_partition(scores, points, log_masses, tolerance=TOLERANCE)
             results.append((mean.tobytes(), log_sum.tobytes()))
-        assert results[0] == results[1]
+        assert results[0] == results[1] == results[2]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import numba
 import numpy as np
 import pytest
 
@@ -18,15 +17,6 @@ from meanfield_pde.attention.sum.tree import TILE
 
 TOLERANCE = 1e-10
 Measure = tuple[np.ndarray, np.ndarray]  # points, log masses
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One thread unless a test asks for more."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
 
 
 def spiral(count: int) -> np.ndarray:
@@ -236,13 +226,11 @@ def test_blocks_with_exponents_out_of_range_are_left_to_tiles() -> None:
     assert not done.all()
 
 
-@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
 def test_neither_threads_nor_parts_of_the_work_change_a_bit() -> None:
     points, log_masses = tails_of_1e_minus_300(9000)
     series, targets = series_of(points, 20 * spiral(3001), log_masses)
     whole, _ = series.sums(np.arange(targets.tiles))
-    numba.set_num_threads(2)
-    again, _ = series.sums(np.arange(targets.tiles))
+    again, _ = series.sums(np.arange(targets.tiles), threads=2)
     assert again.tobytes() == whole.tobytes()
     blocks = np.arange(targets.tiles) // series.tiles
     for rank in range(3):

@@ -9,13 +9,15 @@ processor times, the best of several; sorting the points, done once per mesh, is
 
 from __future__ import annotations
 
-import numba
+from mpi4py import MPI
+
 import numpy as np
 
 from meanfield_pde.attention.sum import AttentionSum
 from meanfield_pde.attention.sum.low_rank import all_groups
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import sphere_surface
+from meanfield_pde.support.threads import set_threads
 from tests.benchmarks.tables import Table, cpu_seconds, is_quick, milliseconds
 
 TOLERANCE = 1e-10
@@ -50,8 +52,7 @@ def densities(points: np.ndarray, volume: np.ndarray) -> dict[str, np.ndarray]:
 def main() -> None:
     """Print the table."""
     quick = is_quick(__doc__)
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
+    set_threads(MPI.COMM_SELF, 1)
     table = Table(
         "Attention sum, one thread, milliseconds",
         ["cells", "density", "beta", "numpy", "ours", "ratio", "error", "method"],
@@ -102,7 +103,6 @@ def main() -> None:
         f"\nTolerance {TOLERANCE:g}. At 81,920 cells numpy is timed on a quarter of the targets and"
         " scaled up. 'Error' is the largest over the targets of the distance to numpy's means.\n"
     )
-    numba.set_num_threads(before)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ import argparse
 import time
 from collections.abc import Callable
 
-import numba
+from mpi4py import MPI
+
 import numpy as np
 
 from meanfield_pde.attention.sum import AttentionSum
@@ -25,6 +26,7 @@ from meanfield_pde.attention.sum.low_rank import all_groups
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import sphere_surface
 from meanfield_pde.support.memory import peak_memory
+from meanfield_pde.support.threads import set_threads
 from tests.benchmarks.attention import TOLERANCE, densities
 from tests.benchmarks.tables import Table, cpu_seconds, is_quick
 
@@ -91,8 +93,7 @@ def parts() -> tuple[list[int], list[float], list[str]]:
 def main() -> None:
     """Print the table."""
     cells_wanted, betas, wanted = parts()
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
+    set_threads(MPI.COMM_SELF, 1)
     table = Table(
         "A sum, one thread",
         ["cells", "density", "beta", "seconds", "tiles", "repeated", "error", "MB", "method"],
@@ -141,7 +142,6 @@ def main() -> None:
                     method,
                 )
     print()
-    numba.set_num_threads(before)
 
 
 if __name__ == "__main__":

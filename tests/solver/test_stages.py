@@ -12,7 +12,7 @@ import pytest
 
 from meanfield_pde import Attention, circle_mesh, sphere_mesh
 from meanfield_pde.solver import step_length
-from meanfield_pde.solver.reconstruction import STEEPEST, face_factors, logarithms
+from meanfield_pde.solver.reconstruction import STEEPEST, face_factors, facet_numbers, logarithms
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.transport import SCHEMES
@@ -91,7 +91,7 @@ def test_factors_are_exponentials_of_limited_slopes(d: int) -> None:
     logs = rng.normal(size=cells)
     logs[7] = -math.inf
     factors = np.empty((cells, d))
-    face_factors(logs, neighbours, weights, factors)
+    face_factors(facet_numbers(d), logs, neighbours, weights, factors)
     with np.errstate(invalid="ignore"):
         slopes = np.einsum("cij,cj->ci", weights, logs[neighbours] - logs[:, None])
         limited = slopes * STEEPEST / np.maximum(np.abs(slopes).max(axis=1), STEEPEST)[:, None]

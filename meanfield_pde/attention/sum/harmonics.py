@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.tiles import FAST
 from meanfield_pde.attention.sum.tree import TILE
+from meanfield_pde.support.kernels import kernel, part
 
 GROUPS = 32  # sources are summed in so many groups, which are added up in this order
 _SUMS = 16  # lanes in which a sum over sources is kept
 _CHUNK = 8 * _SUMS  # sources whose harmonics are computed at once
-_BATCH = 8  # tiles of targets whose harmonics are computed at once
-_LANES = _BATCH * TILE
+# Where the numbers of a chunk begin, all in one array: arrays of their own might overlap as far as
+# a compiler knows, and loops over them would not be computed in vectors.
+_Z, _ONE, _TWO, _EVEN, _ODD, _SINE, _POWER, _TURN_X, _TURN_Y = range(0, 9 * _CHUNK, _CHUNK)
+BATCH = 8  # tiles of targets whose harmonics are computed at once
+_LANES = BATCH * TILE
 _AHEAD = 24  # degrees beyond the last at which the ratios of Bessel functions are started
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _two_degrees(f, s, g, t, work, here, there):  # type: ignore[no-untyped-def]
     """The next two degrees of an order for a chunk of sources, added to their sums in lanes.
 
@@ -33,19 +36,19 @@ def _two_degrees(f, s, g, t, work, here, there):  # type: ignore[no-untyped-def]
     nor would this be if `work`, rows of z, two degrees, M cos m f, M sin m f, were five arrays.
     """
     for i in range(_SUMS):
-        z, one, two = work[i], work[_CHUNK + i], work[2 * _CHUNK + i]
-        even, odd = work[3 * _CHUNK + i], work[4 * _CHUNK + i]
+        z, one, two = work[_Z + i], work[_ONE + i], work[_TWO + i]
+        even, odd = work[_EVEN + i], work[_ODD + i]
         a = f * z * one - s * two
         b = g * z * a - t * one
-        work[2 * _CHUNK + i], work[_CHUNK + i] = a, b
+        work[_TWO + i], work[_ONE + i] = a, b
         real, imaginary, next_real, next_imaginary = a * even, a * odd, b * even, b * odd
         for strip in range(1, 8):
             k = i + strip * _SUMS
-            z, one, two = work[k], work[_CHUNK + k], work[2 * _CHUNK + k]
-            even, odd = work[3 * _CHUNK + k], work[4 * _CHUNK + k]
+            z, one, two = work[_Z + k], work[_ONE + k], work[_TWO + k]
+            even, odd = work[_EVEN + k], work[_ODD + k]
             a = f * z * one - s * two
             b = g * z * a - t * one
-            work[2 * _CHUNK + k], work[_CHUNK + k] = a, b
+            work[_TWO + k], work[_ONE + k] = a, b
             real += a * even
             imaginary += a * odd
             next_real += b * even
@@ -56,59 +59,67 @@ def _two_degrees(f, s, g, t, work, here, there):  # type: ignore[no-untyped-def]
         there[_SUMS + i] += next_imaginary
 
 
-@numba.njit(cache=True, parallel=True, fastmath=FAST)
-def moments(points, masses, groups, first, second, start, offset):  # type: ignore[no-untyped-def]
-    """sum_j M_j p_km(z_j) e^(i m f_j) for each group of sources listed, groups x 2 x terms."""
-    result = np.zeros((groups.size, 2, first.size))
+@kernel(fastmath=FAST)
+def moments(part, points, masses, groups, first, second, start, offset, out):  # type: ignore[no-untyped-def]
+    """sum_j M_j p_km(z_j) e^(i m f_j) for part of the groups of sources listed.
+
+    To `out`, groups x 2 x terms.
+    """
     share = -(-masses.size // GROUPS)
-    for position in numba.prange(groups.size):
+    work = np.empty(9 * _CHUNK)
+    # One more than there are terms, for the idle degree of an order.
+    sums = np.empty((first.size + 1, 2 * _SUMS))
+    for position in range(part[0], part[1]):
         begin = groups[position] * share
         end = min(begin + share, masses.size)
-        sine, power, work = np.empty(_CHUNK), np.empty(_CHUNK), np.empty(5 * _CHUNK)
-        z, one, two = work[:_CHUNK], work[_CHUNK : 2 * _CHUNK], work[2 * _CHUNK : 3 * _CHUNK]
-        even, odd = work[3 * _CHUNK : 4 * _CHUNK], work[4 * _CHUNK :]
-        turn_x, turn_y = np.empty(_CHUNK), np.empty(_CHUNK)
-        # One more than there are terms, for the idle degree of an order.
-        sums = np.zeros((first.size + 1, 2 * _SUMS))
+        for term in range(first.size + 1):
+            for i in range(2 * _SUMS):
+                sums[term, i] = 0.0
         for chunk in range(begin, end, _CHUNK):
-            for i in range(_CHUNK):
-                j = min(chunk + i, end - 1)
+            count = min(_CHUNK, end - chunk)
+            for i in range(count):
+                j = chunk + i
                 x, y = points[0, j], points[1, j]
                 across = math.sqrt(x * x + y * y)
-                z[i] = points[2, j]
-                sine[i] = across
-                turn_x[i] = x / across if across > 0 else 1.0
-                turn_y[i] = y / across if across > 0 else 0.0
-                even[i] = masses[j] if chunk + i < end else 0.0
-                odd[i] = 0.0
-                power[i] = 1.0
+                work[_Z + i] = points[2, j]
+                work[_SINE + i] = across
+                work[_TURN_X + i] = x / across if across > 0 else 1.0
+                work[_TURN_Y + i] = y / across if across > 0 else 0.0
+                work[_EVEN + i] = masses[j]
+            for i in range(count, _CHUNK):  # a last chunk that is not full has no masses there
+                work[_Z + i] = work[_SINE + i] = work[_TURN_Y + i] = work[_EVEN + i] = 0.0
+                work[_TURN_X + i] = 1.0
+            for i in range(_CHUNK):
+                work[_ODD + i] = 0.0
+                work[_POWER + i] = 1.0
             for m in range(start.size):
                 scale, lanes = start[m], sums[offset[m]]
                 for i in range(_CHUNK):
-                    one[i] = scale * power[i]
-                    two[i] = 0.0
+                    work[_ONE + i] = scale * work[_POWER + i]
+                    work[_TWO + i] = 0.0
                 for i in range(_SUMS):
                     for j in range(i, _CHUNK, _SUMS):
-                        lanes[i] += one[j] * even[j]
-                        lanes[_SUMS + i] += one[j] * odd[j]
+                        lanes[i] += work[_ONE + j] * work[_EVEN + j]
+                        lanes[_SUMS + i] += work[_ONE + j] * work[_ODD + j]
                 for term in range(offset[m] + 1, offset[m + 1], 2):
                     after = term + 1 if term + 1 < offset[m + 1] else first.size
                     f, s = first[term], second[term]
                     g, t = (0.0, 0.0) if after == first.size else (first[after], second[after])
                     _two_degrees(f, s, g, t, work, sums[term], sums[after])
                 for i in range(_CHUNK):
-                    power[i] *= sine[i]
-                    kept = even[i]
-                    even[i] = kept * turn_x[i] - odd[i] * turn_y[i]
-                    odd[i] = kept * turn_y[i] + odd[i] * turn_x[i]
+                    work[_POWER + i] *= work[_SINE + i]
+                    kept = work[_EVEN + i]
+                    work[_EVEN + i] = kept * work[_TURN_X + i] - work[_ODD + i] * work[_TURN_Y + i]
+                    work[_ODD + i] = kept * work[_TURN_Y + i] + work[_ODD + i] * work[_TURN_X + i]
         for term in range(first.size):
-            for part in range(2):
+            for k in range(2):
+                total = 0.0
                 for i in range(_SUMS):
-                    result[position, part, term] += sums[term, part * _SUMS + i]
-    return result
+                    total += sums[term, k * _SUMS + i]
+                out[position, k, term] = total
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _weights(r, dimension, weight):  # type: ignore[no-untyped-def]
     """Rows (2 k + 1) i_k(r) or (2 - [k = 0]) I_k(r), divided by their sum, which is e^r.
 
@@ -116,7 +127,8 @@ def _weights(r, dimension, weight):  # type: ignore[no-untyped-def]
     square of a ratio with every step.
     """
     size = weight.shape[0]
-    ratio = np.empty(_LANES)
+    room = np.empty((3, _LANES))
+    ratio, total, product = room[0], room[1], room[2]
     top = size + _AHEAD
     for i in range(_LANES):
         ratio[i] = r[i] / (top + math.sqrt(top * top + r[i] * r[i]))
@@ -126,9 +138,8 @@ def _weights(r, dimension, weight):  # type: ignore[no-untyped-def]
         if k < size:
             for i in range(_LANES):
                 weight[k, i] = ratio[i]
-    total, product = np.ones(_LANES), np.ones(_LANES)
     for i in range(_LANES):
-        weight[0, i] = 1.0
+        weight[0, i] = total[i] = product[i] = 1.0
     for k in range(1, size):
         multiplicity = 2.0 * k + 1 if dimension == 3 else 2.0
         for i in range(_LANES):
@@ -140,23 +151,21 @@ def _weights(r, dimension, weight):  # type: ignore[no-untyped-def]
             weight[k, i] /= total[i]
 
 
-@numba.njit(cache=True, parallel=True, fastmath=FAST)
-def sums(scores, tiles, fields, first, second, start, offset, dimension):  # type: ignore[no-untyped-def]
-    """The four sums at the targets of the tiles listed, times e^-r: 4 x targets."""
-    out = np.empty((4, tiles.size * TILE))
-    batches = -(-tiles.size // _BATCH)
-    for batch in numba.prange(batches):
-        weight = np.empty((start.size, _LANES))
-        r, z, sine = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
-        turn_x, turn_y = np.empty(_LANES), np.empty(_LANES)
-        even, odd, power = (
-            np.ones(_LANES),
-            np.zeros(_LANES),
-            np.ones(_LANES),
-        )  # cos m f, sin m f, sine^m
-        one, two = np.empty(_LANES), np.empty(_LANES)
-        part, total = np.empty((8, _LANES)), np.zeros((4, _LANES))
+@kernel(fastmath=FAST)
+def sums(batches, scores, tiles, fields, first, second, start, offset, dimension, out):  # type: ignore[no-untyped-def]
+    """The four sums at the targets of the tiles listed, times e^-r: 4 x targets.
+
+    Those of a range of batches of tiles.
+    """
+    weight = np.empty((start.size, _LANES))
+    room, part, total = np.empty((10, _LANES)), np.empty((8, _LANES)), np.empty((4, _LANES))
+    r, z, sine, turn_x, turn_y = room[0], room[1], room[2], room[3], room[4]
+    even, odd, power, one, two = room[5], room[6], room[7], room[8], room[9]
+    for batch in range(batches[0], batches[1]):
         for i in range(_LANES):
+            even[i], odd[i], power[i] = 1.0, 0.0, 1.0  # cos m f, sin m f, sine^m
+            for k in range(4):
+                total[k, i] = 0.0
             # A last batch that is not full repeats its last target.
             place = min(batch * _LANES + i, tiles.size * TILE - 1)
             target = tiles[place // TILE] * TILE + place % TILE
@@ -210,4 +219,3 @@ def sums(scores, tiles, fields, first, second, start, offset, dimension):  # typ
         for k in range(4):
             for i in range(begin, end):
                 out[k, i] = total[k, i - begin]
-    return out

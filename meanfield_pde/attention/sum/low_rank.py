@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from meanfield_pde.attention.sum.harmonics import GROUPS, moments, sums
+from meanfield_pde.attention.sum.harmonics import BATCH, GROUPS, moments, sums
+from meanfield_pde.attention.sum.tree import TILE
+from meanfield_pde.support.threads import in_parts
 
 HIGHEST_DEGREE = 160
 _EPSILON = float(np.finfo(float).eps)
@@ -74,25 +76,45 @@ class Expansion:
         self._inner = _Terms(dimension, degree)
         self.terms = len(self._outer.grade)
 
-    def moments(self, points: np.ndarray, masses: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    def moments(
+        self, points: np.ndarray, masses: np.ndarray, groups: np.ndarray, threads: int = 1
+    ) -> np.ndarray:
         """Moments of each group of sources listed, groups x 2 x terms (real, imaginary)."""
         terms = self._outer
-        return moments(points, masses, groups, terms.first, terms.second, terms.start, terms.offset)
+        out = np.empty((len(groups), 2, self.terms))
 
-    def sums(self, scores: np.ndarray, tiles: np.ndarray, total: np.ndarray) -> np.ndarray:
+        def do(part: tuple[int, int]) -> None:
+            moments(
+                part, points, masses, groups, terms.first, terms.second, terms.start, terms.offset,
+                out,
+            )  # fmt: skip
+
+        in_parts(do, len(groups), threads)
+        return out
+
+    def sums(
+        self, scores: np.ndarray, tiles: np.ndarray, total: np.ndarray, threads: int = 1
+    ) -> np.ndarray:
         """Rows sum of M y e^<w, y> and Z, both times e^-r, for the targets of the tiles listed.
 
         Args:
             scores: 3 x N.
             tiles: numbers of the tiles.
             total: the moments added up over all groups, 2 x terms.
+            threads: on how many.
         """
         terms = self._inner
         fields = self._fields(total[0] + 1j * total[1])
-        return sums(
-            scores, tiles, fields, terms.first, terms.second, terms.start, terms.offset,
-            self.dimension,
-        )  # fmt: skip
+        out = np.empty((4, len(tiles) * TILE))
+
+        def do(part: tuple[int, int]) -> None:
+            sums(
+                part, scores, tiles, fields, terms.first, terms.second, terms.start, terms.offset,
+                self.dimension, out,
+            )  # fmt: skip
+
+        in_parts(do, -(-len(tiles) // BATCH), threads)
+        return out
 
     def _fields(self, packed: np.ndarray) -> np.ndarray:
         """Moments of M x, M y, M z and M to degree L, terms x 8, from those of M to L + 1.

@@ -37,11 +37,9 @@ enter, so that masses of 1e-300, and log masses below all doubles, are as exact 
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import comb
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
@@ -50,6 +48,7 @@ from meanfield_pde.attention.sum.series_loops import AT_NODES, SOURCE, block_sum
 from meanfield_pde.attention.sum.series_nodes import nodes_needed
 from meanfield_pde.attention.sum.sources import MANY, Share, Sources, Targets, alone
 from meanfield_pde.attention.sum.tree import LEAF, TILE, boxes
+from meanfield_pde.support.threads import allowed_threads, in_parts
 
 # Targets of a block and sources of a group: the fewest with which rho exceeds this, as measured.
 SIZES = (128, 256, 512, 1024)
@@ -61,7 +60,6 @@ _SPAN_OF_NODES = 9.2
 _FEWER = 0.9  # than so many nodes for a source
 _SPARE = 5.0  # the logarithm of what blocks and several groups add to the error of the nodes
 _GATHER = 80.0  # nanoseconds of a source that goes to nodes
-_PART = 4  # blocks that a thread takes at once
 
 
 class Series:
@@ -121,18 +119,20 @@ class Series:
 
     def costs(self, blocks: np.ndarray) -> np.ndarray:
         """Nanoseconds for each of the blocks listed, a column; -1 if left to tiles."""
-        return self._run(blocks, compute=False)[1][:, None]
+        return self._run(blocks, allowed_threads(), compute=False)[1][:, None]
 
-    def sums(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sums(self, tiles: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Rows m_x, m_y, m_z, log Z for the targets of tiles, and which tiles could be done.
 
         The tiles are those of whole blocks, one block after the other.
         """
-        out, cost = self._run(tiles[:: self.tiles] // self.tiles, compute=True)
+        out, cost = self._run(tiles[:: self.tiles] // self.tiles, threads, compute=True)
         done = np.repeat(cost >= 0, self.tiles)[: len(tiles)]
         return np.ascontiguousarray(out[:, : len(tiles) * TILE]), done
 
-    def _run(self, blocks: np.ndarray, *, compute: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _run(
+        self, blocks: np.ndarray, threads: int, *, compute: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         out = np.empty((4, len(blocks) * self.size if compute else 0))
         cost = np.empty(len(blocks))
         groups = self._groups.arrays()
@@ -143,14 +143,7 @@ class Series:
                 self._tolerance, self._polynomials, compute, (out, cost),
             )  # fmt: skip
 
-        # Threads of Python's rather than numba's, which would compile the loops once more.
-        threads = numba.get_num_threads()
-        if threads == 1:
-            do((0, len(blocks)))
-        else:
-            parts = [(k, min(k + _PART, len(blocks))) for k in range(0, len(blocks), _PART)]
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(do, parts))
+        in_parts(do, len(blocks), threads)
         return out, cost
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.series_nodes import MOST, nodes_needed
 from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, NO_MASS, power_of_two
+from meanfield_pde.support.kernels import kernel, part
 
 _LANES = 16
 _CHUNK = 8 * _LANES  # sources whose polynomials are computed at once
@@ -20,7 +20,7 @@ _SOME = 256  # sources that slopes are fitted to
 _LEAST = -500.0  # log masses below the largest of a group by more do not count for its slopes
 
 
-@numba.njit(cache=True)
+@part
 def _slopes(local, log_masses, slopes):  # type: ignore[no-untyped-def]
     """Slopes in t_1 and t_2, and the curvature k in -k (t_1^2 + t_2^2) / 2, of some log masses.
 
@@ -46,7 +46,7 @@ def _slopes(local, log_masses, slopes):  # type: ignore[no-untyped-def]
     slopes[0], slopes[1], slopes[2] = solution[1], solution[2], max(0.0, solution[3])
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _pair_of_rows(rows, columns, out):  # type: ignore[no-untyped-def]
     """Products of two rows with two others, summed over the strips of a chunk, in lanes."""
     for i in range(_LANES):
@@ -65,7 +65,7 @@ def _pair_of_rows(rows, columns, out):  # type: ignore[no-untyped-def]
         out[3 * _LANES + i] += f
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _chebyshev(degree, out):  # type: ignore[no-untyped-def]
     """Rows T_2 x, T_3 x, ... times the first, behind the first and the second, which are given."""
     for i in range(2, degree):
@@ -75,7 +75,7 @@ def _chebyshev(degree, out):  # type: ignore[no-untyped-def]
             three[2 * _CHUNK + j] = 2 * x[j] * three[_CHUNK + j] - three[j]
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _sums_of_products(weights, local, half, sizes, work, moments):  # type: ignore[no-untyped-def]
     """sum_j M'_j T_i(t_1 / A) T_k(t_2 / B), i x k, for i < p, k < q, both even."""
     rows, columns, lanes = work
@@ -116,7 +116,7 @@ def _sums_of_products(weights, local, half, sizes, work, moments):  # type: igno
             place += 1
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _add_product(left, right, out):  # type: ignore[no-untyped-def]
     """Add the product of two matrices, of which the first may be wider than it counts."""
     for i in range(out.shape[0]):
@@ -126,7 +126,7 @@ def _add_product(left, right, out):  # type: ignore[no-untyped-def]
                 out[i, j] += factor * right[k, j]
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _tilted(log_masses, local, tau, above, weights):  # type: ignore[no-untyped-def]
     """M' = M exp(-<tau, y - y_c>) as parts of the largest, whose logarithm is returned."""
     n, a, b = tau[0], tau[1], tau[2]
@@ -141,7 +141,7 @@ def _tilted(log_masses, local, tau, above, weights):  # type: ignore[no-untyped-
     return largest
 
 
-@numba.njit(cache=True)
+@part
 def top_of(frame):  # type: ignore[no-untyped-def]
     """t_0 of y_c, and n_c with the sign of c_n."""
     centre = np.zeros(3)
@@ -153,7 +153,7 @@ def top_of(frame):  # type: ignore[no-untyped-def]
     return n_c - centre[0], n_c
 
 
-@numba.njit(cache=True)
+@kernel
 def fit(groups, sources, frame, half, wanted, rows):  # type: ignore[no-untyped-def]
     """Write p, q and tau of the groups listed.
 
@@ -176,7 +176,7 @@ def fit(groups, sources, frame, half, wanted, rows):  # type: ignore[no-untyped-
         row[2], row[3], row[4] = slopes[2] * top_of(frame[group])[1], slopes[0], slopes[1]
 
 
-@numba.njit(cache=True)
+@kernel
 def gather(groups, sources, frame, half, fitted, tables, rows):  # type: ignore[no-untyped-def]
     """Write log sum M', log sum M, log of a scale and masses at the nodes of the groups listed.
 
@@ -224,7 +224,7 @@ def node_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return places, weights, np.ascontiguousarray(np.swapaxes(weights, 1, 2))
 
 
-@numba.njit(cache=True)
+@kernel
 def place_nodes(frame, half, fitted, tables, rows, starts, out):  # type: ignore[no-untyped-def]
     """Write the points, log |masses|, signs and t_0, t_1, t_2 of the nodes of all groups.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.exponential import HIGHEST
@@ -16,6 +15,7 @@ from meanfield_pde.attention.sum.series_reach import groups_in_reach
 from meanfield_pde.attention.sum.series_terms import add_series, add_terms
 from meanfield_pde.attention.sum.series_weights import fine, weigh_all
 from meanfield_pde.attention.sum.tiles import FAST
+from meanfield_pde.support.kernels import kernel, part
 
 POWERS = 8  # highest power of the normal part of an exponent
 _TERMS = (HIGHEST + 1) * (HIGHEST + 2) // 2 + 2
@@ -32,7 +32,7 @@ SERIES, AT_NODES = 0.13, 0.1
 LARGEST_LIFT = 600.0  # of an exponent over the lower bound of log Z, so that nothing overflows
 
 
-@numba.njit(cache=True)
+@part
 def _orders(rho, half, budget, table, degrees):  # type: ignore[no-untyped-def]
     """Degrees for the powers k = 0, 1, ... of the normal part; the last k, the row of the table.
 
@@ -69,7 +69,7 @@ def _orders(rho, half, budget, table, degrees):  # type: ignore[no-untyped-def]
     return -2, 0
 
 
-@numba.njit(cache=True)
+@part
 def _spans(block, frame, half, rho):  # type: ignore[no-untyped-def]
     """Bounds rho_i of the parts of <w - w_0, y - y_0> along the axes of a group, and their sum."""
     for i in range(3):
@@ -81,7 +81,7 @@ def _spans(block, frame, half, rho):  # type: ignore[no-untyped-def]
     return rho[0] + rho[1] + rho[2]
 
 
-@numba.njit(cache=True)
+@part
 def _lift(block, centre, mean):  # type: ignore[no-untyped-def]
     """The largest <w - w_0, y_0 - mean> over the box of a block."""
     x, y, z = centre[0] - mean[0], centre[1] - mean[1], centre[2] - mean[2]
@@ -91,7 +91,7 @@ def _lift(block, centre, mean):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(cache=True)
+@part
 def _workspace(targets, sources):  # type: ignore[no-untyped-def]
     """Arrays for `add_series`, allocated once for a block."""
     return (
@@ -102,7 +102,7 @@ def _workspace(targets, sources):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@numba.njit(cache=True)
+@part
 def _work(filled, p, q, targets, degrees, last):  # type: ignore[no-untyped-def]
     """Nanoseconds for a pair of a block and a group, term by term and by series."""
     direct = PAIR * filled * targets
@@ -118,7 +118,7 @@ def _work(filled, p, q, targets, degrees, last):  # type: ignore[no-untyped-def]
     return direct, filled * terms * SOURCE_TERM + by_target
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _finish(sums, offset, mean, level, out):  # type: ignore[no-untyped-def]
     """Write rows m and log Z from the sums of a block, which are parts of exp(level + <w, m>)."""
     for t in range(offset.shape[1]):
@@ -128,7 +128,7 @@ def _finish(sums, offset, mean, level, out):  # type: ignore[no-untyped-def]
         out[3, t] = level + along + math.log(sums[3, t])
 
 
-@numba.njit(cache=True, fastmath=FAST - {"ninf"})
+@part(fastmath=FAST - {"ninf"})
 def _block(scores, block, sources, tolerance, table, choose, compute, out):  # type: ignore[no-untyped-def]
     """The sums of one block, rows m and log Z, if wanted; the work in nanoseconds, or -1.
 
@@ -190,7 +190,7 @@ def _block(scores, block, sources, tolerance, table, choose, compute, out):  # t
     return cost
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def block_sums(part, scores, blocks, boxes, size, sources, tolerance, polynomials, compute, out):  # type: ignore[no-untyped-def]
     """The sums at the targets of a part of the blocks listed, or only what they cost: see `_block`.
 

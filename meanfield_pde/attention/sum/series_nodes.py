@@ -32,8 +32,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
+
+from meanfield_pde.support.kernels import kernel, part
 
 MOST = 48  # nodes in one direction
 LEBESGUE = 3.5  # of up to MOST nodes: 2/pi log p + 1 <= 3.47
@@ -44,7 +45,7 @@ RADII = np.stack(
 )
 
 
-@numba.njit(cache=True)
+@part
 def _highest(slope, k, half, x, y):  # type: ignore[no-untyped-def]
     """g_a of the ellipse with half axes x and y times the half length; k >= 0."""
     quadratic = k * (x * x + y * y) * half * half
@@ -55,14 +56,14 @@ def _highest(slope, k, half, x, y):  # type: ignore[no-untyped-def]
     return least + linear - quadratic / 2
 
 
-@numba.njit(cache=True)
+@part
 def _rough(w, k, centre, half, x, y):  # type: ignore[no-untyped-def]
     """The same for W_n < 0: |Re sqrt(1 - b^2 - z^2) - n_c| <= |1 - b^2 - z^2 - n_c^2| / n_c."""
     far = half * x
     return abs(w) * far + abs(k) * (far * (2 * abs(centre) + far) + half * half * y * y)
 
 
-@numba.njit(cache=True)
+@part
 def _at(step, axis, corner, centre, half):  # type: ignore[no-untyped-def]
     """The logarithm of the largest |y f| in an ellipse, in units of what multiplies f.
 
@@ -91,7 +92,7 @@ def _at(step, axis, corner, centre, half):  # type: ignore[no-untyped-def]
     return held + found + imaginary * imaginary + rest
 
 
-@numba.njit(cache=True)
+@part
 def _along(axis, corners, centre, half, count):  # type: ignore[no-untyped-def]
     """The logarithm of the error of interpolation in one direction, for all corners of a block.
 
@@ -117,7 +118,7 @@ def _along(axis, corners, centre, half, count):  # type: ignore[no-untyped-def]
     return highest + RADII[best, 4] - (count - 1) * RADII[best, 3]
 
 
-@numba.njit(cache=True)
+@part
 def node_error(block, mean, level, frame, half, nodes, corners):  # type: ignore[no-untyped-def]
     """The part of Z(w) that the nodes of a group may be wrong by, for all w of a block.
 
@@ -162,7 +163,7 @@ def node_error(block, mean, level, frame, half, nodes, corners):  # type: ignore
     return math.exp(min(first, 0.0)) + math.exp(min(second, 0.0))
 
 
-@numba.njit(cache=True)
+@kernel
 def nodes_needed(half, curvature, wanted):  # type: ignore[no-untyped-def]
     """How many nodes interpolate a group's f to exp(-wanted) of the largest f of all groups."""
     least = MOST

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.tiles import FAST, NO_MASS
 from meanfield_pde.attention.sum.tree import TOP
+from meanfield_pde.support.kernels import kernel, part
 
 DROPPED = 0.125  # the part of the tolerance that the groups left out may hold of Z
 _BINS = 160  # quarters of an exponent
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _above(block, box, x, y, z):  # type: ignore[no-untyped-def]
     """Upper bound of <w, y'> - <w, (x, y, z)> for w in the box of a block and y' in that given."""
     a, b, c = box[0] - x, box[1] - y, box[2] - z
@@ -31,7 +31,7 @@ def _above(block, box, x, y, z):  # type: ignore[no-untyped-def]
     return high
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _roughly_above(block, length, radius, box, x, y, z):  # type: ignore[no-untyped-def]
     """A larger bound, from spheres around the boxes, that takes less time."""
     a, b, c = box[0] - x, box[1] - y, box[2] - z
@@ -43,7 +43,7 @@ def _roughly_above(block, length, radius, box, x, y, z):  # type: ignore[no-unty
     return high + (length + radius) * math.sqrt(square) + radius * away
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _centre_of_nodes(block, mean, log_mass, low, centre):  # type: ignore[no-untyped-def]
     """A number l and a point c with log Z(w) >= l + <w, c> for every w, sharp at w_0.
 
@@ -71,7 +71,7 @@ def _centre_of_nodes(block, mean, log_mass, low, centre):  # type: ignore[no-unt
     return highest + math.log(total) - along
 
 
-@numba.njit(cache=True)
+@kernel
 def lowest_kept(high, allowed):  # type: ignore[no-untyped-def]
     """A level below which exp(high) adds up to no more than allowed."""
     most = math.log(allowed)
@@ -88,7 +88,7 @@ def lowest_kept(high, allowed):  # type: ignore[no-untyped-def]
     return most - 10 + k / 4 if k > 0 else 4 * NO_MASS
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def groups_in_reach(block, size, tree, groups, tolerance, found):  # type: ignore[no-untyped-def]
     """Write the groups of sources that may count for a block to `found`, and give their number.
 

@@ -9,12 +9,11 @@ Compiled functions carry no types here: numba compiles them for the arguments it
 
 from __future__ import annotations
 
-import numba
-
 from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, power_of_two
+from meanfield_pde.support.kernels import part
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _moments(weights, a, b, degree, row, column, parts, result):  # type: ignore[no-untyped-def]
     """sum_j q_j a_j^i b_j^k for i + k <= degree, row by row of constant i.
 
@@ -57,7 +56,7 @@ def _moments(weights, a, b, degree, row, column, parts, result):  # type: ignore
         result[k] = (p + q) + (r + s)
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _powers(x, degree, out):  # type: ignore[no-untyped-def]
     """Rows 1, x_i, x_i^2, ... for each x_i, and zeros to a multiple of eight."""
     for i in range(x.size):
@@ -69,7 +68,7 @@ def _powers(x, degree, out):  # type: ignore[no-untyped-def]
             out[i, k] = 0.0
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _moments_of_nodes(weights, a, b, degree, work, result):  # type: ignore[no-untyped-def]
     """The same for weights, p x q in a row, at the nodes of a group: in one direction at a time."""
     p, q = a.size, b.size
@@ -107,7 +106,7 @@ def _moments_of_nodes(weights, a, b, degree, work, result):  # type: ignore[no-u
             result[m * (degree + 1) - m * (m - 1) // 2 + k] = column[m]
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _polynomial(moment, degree, choose, a, b, inner, slope, out):  # type: ignore[no-untyped-def]
     """Rows value, d/da, d/db of sum_(i + k <= degree) moment_ik choose_ik a^i b^k, by Horner."""
     count = a.size
@@ -166,7 +165,7 @@ def _polynomial(moment, degree, choose, a, b, inner, slope, out):  # type: ignor
             by_b[t] = by_b[t] * x + slope[t]
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def add_terms(weights, points, offset, mean, scale, sums):  # type: ignore[no-untyped-def]
     """Add a group to the sums of a block term by term."""
     level = scale * LOG2_E
@@ -182,7 +181,7 @@ def add_terms(weights, points, offset, mean, scale, sums):  # type: ignore[no-un
             sums[3, t] += term
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def add_series(weights, local, nodes, frame, offset, mean, scale, series, work, sums):  # type: ignore[no-untyped-def]
     """Add a group to the sums of a block by its moments; the weights are used up.
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.series_nodes import node_error
 from meanfield_pde.attention.sum.tiles import FAST, LOG2_E, NO_MASS, power_of_two
+from meanfield_pde.support.kernels import part
 
 _PARTS = (4, 16)  # of a block
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _sum_of(values):  # type: ignore[no-untyped-def]
     """The sum of some numbers, which are overwritten: folded in halves, in vectors."""
     count = values.size
@@ -29,7 +29,7 @@ def _sum_of(values):  # type: ignore[no-untyped-def]
     return values[0]
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _largest_of(values):  # type: ignore[no-untyped-def]
     """The largest of some numbers, in the same way."""
     count = values.size
@@ -42,7 +42,7 @@ def _largest_of(values):  # type: ignore[no-untyped-def]
     return values[0]
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _weigh(block, sources, part, weights, work, total):  # type: ignore[no-untyped-def]
     """Weights M exp(<w_0, y>) of a group, as parts of their largest, whose logarithm is returned.
 
@@ -72,7 +72,7 @@ def _weigh(block, sources, part, weights, work, total):  # type: ignore[no-untyp
     return largest
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def weigh_all(block, sources, starts, found, weights, share, own, mean):  # type: ignore[no-untyped-def]
     """Weights of all groups found; the softmax mean at the block's centre, and log Z there.
 
@@ -106,7 +106,7 @@ def weigh_all(block, sources, starts, found, weights, share, own, mean):  # type
     return level + math.log(z)
 
 
-@numba.njit(cache=True)
+@part
 def _errors(block, mean, level, cells):  # type: ignore[no-untyped-def]
     """The part of Z(w) that nodes may be wrong by, for all w of a block; see `node_error`."""
     frame, half, nodes, found = cells
@@ -116,7 +116,7 @@ def _errors(block, mean, level, cells):  # type: ignore[no-untyped-def]
     return error
 
 
-@numba.njit(cache=True)
+@part
 def _part_of(scores, block, part):  # type: ignore[no-untyped-def]
     """Write a box with the axes of a block's around some of its targets."""
     for j in range(3):
@@ -135,7 +135,7 @@ def _part_of(scores, block, part):  # type: ignore[no-untyped-def]
             part[3 + 3 * i + j] = (high - low) / 2 * block[3 + 3 * i + j]
 
 
-@numba.njit(cache=True)
+@part
 def fine(scores, block, mean, level, arrays, starts, cells, allowed):  # type: ignore[no-untyped-def]
     """Whether nodes are wrong by no more than a part of Z(w), for all targets of a block.
 

@@ -13,11 +13,11 @@ from meanfield_pde.attention.sum.tiles import (
     NO_MASS,
     summarise_leaves,
     summarise_nodes,
-    survey,
     tile_sums,
 )
 from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, bisect, boxes
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.threads import in_parts
 
 # Beyond this the rounding of a score is as large as the differences that decide a softmax.
 LARGEST_SCORE = 1e14
@@ -107,20 +107,30 @@ class Sources:
         """The sum of all masses, as a part of the largest."""
         return float(np.exp(self._group_log_mass[-1] - self.largest).sum())
 
-    def sums(self, scores: np.ndarray, tiles: np.ndarray, tolerance: float) -> np.ndarray:
+    def sums(
+        self, scores: np.ndarray, tiles: np.ndarray, tolerance: float, threads: int = 1
+    ) -> np.ndarray:
         """Rows m_x, m_y, m_z, log Z for the targets of the tiles listed; scores are 3 x N."""
         out = np.empty((4, len(tiles) * TILE))
-        tile_sums(scores, tiles, self.tree(), self.log_masses(), self._slack(tolerance), out)
+        visits = np.empty((len(tiles), 2))
+        tree, log_masses, slack = self.tree(), self.log_masses(), self._slack(tolerance)
+
+        def do(part: tuple[int, int]) -> None:
+            tile_sums(part, scores, tiles, tree, log_masses, slack, True, out, visits)
+
+        in_parts(do, len(tiles), threads)
         return out
 
     def survey(
         self, scores: np.ndarray, tiles: np.ndarray, tolerance: float
     ) -> tuple[np.ndarray, np.ndarray]:
         """For the tiles listed: leaves visited and nodes looked at; log Z from below, by target."""
-        visits = np.empty((len(tiles), 2))
-        log_z = np.empty((len(tiles), TILE))
-        survey(scores, tiles, self.tree(), self._slack(tolerance), visits, log_z)
-        return visits, log_z
+        out, visits = np.empty((4, len(tiles) * TILE)), np.empty((len(tiles), 2))
+        everything, slack = (0, len(tiles)), self._slack(tolerance)
+        tile_sums(
+            everything, scores, tiles, self.tree(), self._log_masses, slack, False, out, visits
+        )
+        return visits, out[3].reshape(-1, TILE)
 
     @property
     def levels_from_below(self) -> tuple[int, ...]:

@@ -7,11 +7,8 @@ threads or ranks there are: the results are the same bit for bit on every number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.sum import cost_model
@@ -21,13 +18,10 @@ from meanfield_pde.attention.sum.series import Series, ways
 from meanfield_pde.attention.sum.sources import Share, Sources, Targets, alone, check_scores
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.threads import useful_threads
 
 # Up to so many terms the plain sum is done before sources and targets would have been sorted.
 FEW_TERMS = 500_000
-
-
-# To start a thread, and to wait for it, is worth while for so many nanoseconds of work each.
-WORK_PER_THREAD = 500_000.0
 
 
 def _evenly(count: int, most: int) -> np.ndarray:
@@ -148,9 +142,9 @@ class AttentionSum:
     def moments(self, groups: np.ndarray) -> np.ndarray:
         """The moments of the groups of sources listed, for the expansion; to be added up."""
         assert self._expansion is not None
-        with self._threads(len(groups) / GROUPS):
-            masses = self.sources.scaled_masses(groups)
-            return self._expansion.moments(self.sources.points, masses, groups)
+        masses = self.sources.scaled_masses(groups)
+        threads = self._threads(len(groups) / GROUPS)
+        return self._expansion.moments(self.sources.points, masses, groups, threads)
 
     def sums(self, tiles: np.ndarray, total: np.ndarray | None) -> np.ndarray:
         """Rows m_x, m_y, m_z, log Z for the targets of the tiles listed.
@@ -159,19 +153,19 @@ class AttentionSum:
             tiles: numbers of the tiles.
             total: the sum of all moments, for the expansion; None if another way is chosen.
         """
-        with self._threads(len(tiles) / self.targets.tiles):
-            if total is not None and self._expansion is not None:
-                return self._sums_by_expansion(self._expansion, tiles, total)
-            if self._series is not None and self.estimate.use_series:
-                out, done = self._series.sums(tiles)
-                return self._left_to_tiles(out, tiles, done)
-            return self.sources.sums(self.targets.scores, tiles, self._tolerance)
+        if total is not None and self._expansion is not None:
+            return self._sums_by_expansion(self._expansion, tiles, total)
+        threads = self._threads(len(tiles) / self.targets.tiles)
+        if self._series is not None and self.estimate.use_series:
+            out, done = self._series.sums(tiles, threads)
+            return self._left_to_tiles(out, tiles, done)
+        return self.sources.sums(self.targets.scores, tiles, self._tolerance, threads)
 
     def _sums_by_expansion(
         self, expansion: Expansion, tiles: np.ndarray, total: np.ndarray
     ) -> np.ndarray:
-        scores = self.targets.scores
-        out = expansion.sums(scores, tiles, total)
+        threads = self._threads(len(tiles) / self.targets.tiles)
+        out = expansion.sums(self.targets.scores, tiles, total, threads)
         trusted = (out[3] >= self._smallest).reshape(-1, TILE).all(axis=1)
         z = np.maximum(out[3], self._smallest)
         out[:3] /= z
@@ -183,20 +177,15 @@ class AttentionSum:
     def _left_to_tiles(self, out: np.ndarray, tiles: np.ndarray, done: np.ndarray) -> np.ndarray:
         """Fill in the tiles that are not done."""
         if not done.all():
-            others = self.sources.sums(self.targets.scores, tiles[~done], self._tolerance)
+            threads = self._threads(len(tiles) / self.targets.tiles)
+            scores, left = self.targets.scores, tiles[~done]
+            others = self.sources.sums(scores, left, self._tolerance, threads)
             out.reshape(4, -1, TILE)[:, ~done] = others.reshape(4, -1, TILE)
         return out
 
-    @contextmanager
-    def _threads(self, share: float) -> Iterator[None]:
+    def _threads(self, share: float) -> int:
         """No more threads than a share of the work keeps busy; they do not change the results."""
-        allowed = numba.get_num_threads()
-        useful = int(share * self.estimate.chosen / WORK_PER_THREAD)
-        numba.set_num_threads(max(1, min(allowed, useful)))
-        try:
-            yield
-        finally:
-            numba.set_num_threads(allowed)
+        return useful_threads(share * self.estimate.chosen)
 
     def evaluate(self, log_masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means, N x d, and log Z, in the order of the targets given."""

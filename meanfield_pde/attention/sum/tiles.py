@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from meanfield_pde.attention.sum.tree import BRANCH, LEAF, NODE, TILE
+from meanfield_pde.support.kernels import kernel, part
 
 NO_MASS = -1e290  # log of a mass of zero: finite, so that no inf - inf arises in vector code
 # Exponents above this are never handed to the vector exponential: such leaves take the safe path.
@@ -24,7 +24,7 @@ LOG2_E = 1.4426950408889634
 FAST = {"contract", "nsz", "nnan", "ninf"}
 
 
-@numba.njit(inline="always")
+@part(inline="always")
 def power_of_two(x):  # type: ignore[no-untyped-def]
     """2^x to 3e-16 for -1020 <= x < 1023, smaller x taken as -1020; it vectorises.
 
@@ -48,7 +48,7 @@ def power_of_two(x):  # type: ignore[no-untyped-def]
     return np.int64(np.float64(p).view(np.int64) + (np.int64(k) << 52)).view(np.float64)
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@kernel(fastmath=FAST)
 def summarise_leaves(points, given, leaves, rows):  # type: ignore[no-untyped-def]
     """Rows of log mass and mass-weighted mean point of the leaves listed.
 
@@ -73,7 +73,7 @@ def summarise_leaves(points, given, leaves, rows):  # type: ignore[no-untyped-de
         rows[k, 1], rows[k, 2], rows[k, 3] = x / total, y / total, z / total
 
 
-@numba.njit(cache=True)
+@kernel
 def summarise_nodes(child_log_mass, child_mean, log_mass, mean):  # type: ignore[no-untyped-def]
     """The same for the nodes of the level above."""
     for k in range(log_mass.size):
@@ -94,7 +94,7 @@ def summarise_nodes(child_log_mass, child_mean, log_mass, mean):  # type: ignore
         log_mass[k] = largest + math.log(total)
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _raise_to_largest_term(a, b, c, points, given, start, stop, reference):  # type: ignore[no-untyped-def]
     """Raise the reference of each target to the largest of some terms.
 
@@ -108,7 +108,7 @@ def _raise_to_largest_term(a, b, c, points, given, start, stop, reference):  # t
             reference[i] = term if term > reference[i] else reference[i]
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _reaches(a, b, c, reference, box, log_mass, least):  # type: ignore[no-untyped-def]
     """Whether a group's log sum may exceed the reference by `least` for a target of the tile.
 
@@ -124,10 +124,13 @@ def _reaches(a, b, c, reference, box, log_mass, least):  # type: ignore[no-untyp
     return count > 0
 
 
-@numba.njit(cache=True, fastmath=FAST)
-def _raise_to_best_mean(a, b, c, mean, log_mass, start, stop, best, reference):  # type: ignore[no-untyped-def]
-    """Raise the reference of each target to Jensen's bound of the best of some groups."""
-    for k in range(start, stop):
+@part(fastmath=FAST)
+def _raise_to_best_mean(a, b, c, mean, log_mass, count, stop, best, reference):  # type: ignore[no-untyped-def]
+    """Raise the reference of each target to Jensen's bound of the best of some groups.
+
+    They are the last `count` before `stop`: a first of 0 would be compiled separately.
+    """
+    for k in range(stop - count, stop):
         x, y, z, mass = mean[0, k], mean[1, k], mean[2, k], log_mass[k]
         for i in range(TILE):
             low = a[i] * x + b[i] * y + c[i] * z + mass
@@ -135,7 +138,7 @@ def _raise_to_best_mean(a, b, c, mean, log_mass, start, stop, best, reference): 
             reference[i] = max(reference[i], low)
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _raise_to_terms(a, b, c, points, given, best, reference):  # type: ignore[no-untyped-def]
     """Raise the references to the largest terms of the best nodes, where there is one.
 
@@ -144,41 +147,48 @@ def _raise_to_terms(a, b, c, points, given, best, reference):  # type: ignore[no
     """
     for i in range(TILE):
         node = best[i]
-        if node < 0 or node in best[:i]:
+        done = node < 0
+        for k in range(i):
+            done = done or best[k] == node
+        if done:
             continue
         stop = min((node + 1) * NODE, points.shape[1])
         _raise_to_largest_term(a, b, c, points, given, node * NODE, stop, reference)
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _references(a, b, c, points, given, groups, reference):  # type: ignore[no-untyped-def]
     """A lower bound of log Z for each target: Jensen's for the best node, and its largest term.
 
     Only nodes of the tops that may hold a better one are looked at. Their number is returned.
     """
     node_mean, top_mean, top_box, node_log_mass, top_log_mass = groups
-    best = np.zeros(TILE, np.int64)
-    reference[:] = 2 * NO_MASS
-    looked_at = 0
+    best, before = np.empty(TILE, np.int64), np.empty(TILE)
+    for i in range(TILE):
+        best[i], reference[i] = 0, 2 * NO_MASS
     if top_log_mass.size <= FEW_TOPS:
         looked_at = node_log_mass.size
-        _raise_to_best_mean(a, b, c, node_mean, node_log_mass, 0, looked_at, best, reference)
+        _raise_to_best_mean(
+            a, b, c, node_mean, node_log_mass, looked_at, looked_at, best, reference
+        )
         _raise_to_terms(a, b, c, points, given, best, reference)
         return looked_at
-    _raise_to_best_mean(a, b, c, top_mean, top_log_mass, 0, top_log_mass.size, best, reference)
-    before = reference.copy()
-    best[:] = -1
+    tops = top_log_mass.size
+    _raise_to_best_mean(a, b, c, top_mean, top_log_mass, tops, tops, best, reference)
+    looked_at = 0
+    for i in range(TILE):
+        before[i], best[i] = reference[i], -1
     for top in range(top_log_mass.size):
         if not _reaches(a, b, c, before, top_box[top], top_log_mass[top], 0.0):
             continue
         start, stop = top * BRANCH, min((top + 1) * BRANCH, node_log_mass.size)
         looked_at += stop - start
-        _raise_to_best_mean(a, b, c, node_mean, node_log_mass, start, stop, best, reference)
+        _raise_to_best_mean(a, b, c, node_mean, node_log_mass, stop - start, stop, best, reference)
     _raise_to_terms(a, b, c, points, given, best, reference)
     return looked_at
 
 
-@numba.njit(cache=True, fastmath=FAST)
+@part(fastmath=FAST)
 def _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves):  # type: ignore[no-untyped-def]
     """Write the leaves that may count for a tile to `leaves`, and give their number."""
     leaf_box, node_box, top_box = boxes
@@ -197,35 +207,41 @@ def _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
     return count
 
 
-@numba.njit(cache=True, parallel=True, fastmath=FAST)
-def tile_sums(scores, tiles, tree, log_masses, slack, out):  # type: ignore[no-untyped-def]
-    """For each tile listed, the means of y and log Z as columns of `out`.
+@kernel(fastmath=FAST)
+def tile_sums(part, scores, tiles, tree, log_masses, slack, compute, out, visits):  # type: ignore[no-untyped-def]
+    """For a part of the tiles listed, the means of y and log Z as columns of `out`.
 
+    And what they cost, rows of leaves visited and nodes looked at for a reference. If this is all
+    that is wanted, not to `compute`, the last of `out` is a bound of log Z from below.
     `log_masses` are in the order of the tree; those of the tree itself are as they were given.
     """
     points, given, means, boxes, group_log_masses = tree
     leaf_box, leaf_log_mass = boxes[0], group_log_masses[0]
     groups = (means[1], means[2], boxes[2], group_log_masses[1], group_log_masses[2])
-    for position in numba.prange(tiles.size):
-        first = tiles[position] * TILE
-        a = scores[0, first : first + TILE]
-        b = scores[1, first : first + TILE]
-        c = scores[2, first : first + TILE]
-        reference = np.empty(TILE)
-        _references(a, b, c, points, given, groups, reference)
-        leaves = np.empty(leaf_log_mass.size, np.int64)
+    leaves = np.empty(leaf_log_mass.size, np.int64)
+    room = np.empty((10, TILE))
+    a, b, c, reference, level, before = room[0], room[1], room[2], room[3], room[4], room[5]
+    total, sum_x, sum_y, sum_z = room[6], room[7], room[8], room[9]
+    for position in range(part[0], part[1]):
+        first, place = tiles[position] * TILE, position * TILE
+        for i in range(TILE):
+            a[i], b[i], c[i] = scores[0, first + i], scores[1, first + i], scores[2, first + i]
+        visits[position, 1] = _references(a, b, c, points, given, groups, reference)
         found = _leaves_in_reach(a, b, c, reference, boxes, group_log_masses, slack, leaves)
-        level = reference * LOG2_E
-        total = np.zeros(TILE)
-        sum_x = np.zeros(TILE)
-        sum_y = np.zeros(TILE)
-        sum_z = np.zeros(TILE)
-        for leaf in leaves[:found]:
+        visits[position, 0] = found
+        for i in range(TILE):
+            out[3, place + i], level[i] = reference[i], reference[i] * LOG2_E
+            total[i], sum_x[i], sum_y[i], sum_z[i] = 0.0, 0.0, 0.0, 0.0
+        if not compute:
+            continue
+        for k in range(found):
+            leaf = leaves[k]
             start = leaf * LEAF
             if _reaches(
                 a, b, c, reference, leaf_box[leaf], leaf_log_mass[leaf], SAFE_EXPONENT
             ):  # only for very long w: move the reference
-                before = reference.copy()
+                for i in range(TILE):
+                    before[i] = reference[i]
                 stop = start + LEAF
                 _raise_to_largest_term(a, b, c, points, given, start, stop, reference)
                 for i in range(TILE):
@@ -246,30 +262,8 @@ def tile_sums(scores, tiles, tree, log_masses, slack, out):  # type: ignore[no-u
                     sum_x[i] += weight * x
                     sum_y[i] += weight * y
                     sum_z[i] += weight * z
-        place = position * TILE
         for i in range(TILE):
             out[0, place + i] = sum_x[i] / total[i]
             out[1, place + i] = sum_y[i] / total[i]
             out[2, place + i] = sum_z[i] / total[i]
             out[3, place + i] = reference[i] + math.log(total[i])
-
-
-@numba.njit(cache=True)
-def survey(scores, tiles, tree, slack, visits, log_z):  # type: ignore[no-untyped-def]
-    """What the tiles listed would cost: rows of leaves visited and nodes looked at for a reference.
-
-    And the bounds from below of log Z.
-    """
-    points, given, means, boxes, group_log_masses = tree
-    groups = (means[1], means[2], boxes[2], group_log_masses[1], group_log_masses[2])
-    leaves = np.empty(group_log_masses[0].size, np.int64)
-    for position in range(tiles.size):
-        first = tiles[position] * TILE
-        a = scores[0, first : first + TILE]
-        b = scores[1, first : first + TILE]
-        c = scores[2, first : first + TILE]
-        reference = log_z[position]
-        visits[position, 1] = _references(a, b, c, points, given, groups, reference)
-        visits[position, 0] = _leaves_in_reach(
-            a, b, c, reference, boxes, group_log_masses, slack, leaves
-        )

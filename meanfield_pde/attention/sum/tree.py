@@ -6,8 +6,9 @@ hold `LEAF` sources. Targets are grouped in tiles of `TILE`.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from meanfield_pde.support.kernels import kernel, part
 
 LEAF = 16
 BRANCH = 8
@@ -22,7 +23,7 @@ def bisect(points: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
     The runs of the later sizes, which must divide one another, are compact within those before.
     Points with the same coordinate are told apart by their numbers.
     """
-    order = np.arange(len(points))
+    points, order = np.ascontiguousarray(points), np.arange(len(points))
     within = len(points)
     for size in sizes:
         _grouped(points, order, within, size)
@@ -30,7 +31,7 @@ def bisect(points: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
     return order
 
 
-@numba.njit(cache=True)
+@kernel
 def _grouped(points, order, within, size):  # type: ignore[no-untyped-def]
     """Bisect each run of `within` along its longest side until runs of `size` are left."""
     starts, stops = np.empty(64, np.int64), np.empty(64, np.int64)
@@ -42,7 +43,7 @@ def _grouped(points, order, within, size):  # type: ignore[no-untyped-def]
             count = (stop - start + size - 1) // size
             if count < 2:
                 continue
-            longest, axis = -1.0, 0
+            longest, axis = -1.0, points.shape[1] - 1
             for k in range(points.shape[1]):
                 low = high = points[order[start], k]
                 for t in range(start + 1, stop):
@@ -50,26 +51,26 @@ def _grouped(points, order, within, size):  # type: ignore[no-untyped-def]
                 if high - low > longest:
                     longest, axis = high - low, k
             middle = start + count // 2 * size
-            _select(points[:, axis], order, start, stop - 1, middle)
+            _select(points, axis, order, start, stop - 1, middle)
             starts[waiting], stops[waiting] = start, middle
             starts[waiting + 1], stops[waiting + 1] = middle, stop
             waiting += 2
 
 
-@numba.njit(cache=True)
-def _select(keys, order, low, high, middle):  # type: ignore[no-untyped-def]
+@part
+def _select(points, axis, order, low, high, middle):  # type: ignore[no-untyped-def]
     """Hoare's selection: none of order[low:middle] comes after one of order[middle:high + 1]."""
     while low < high:
         a, b, c = order[low], order[(low + high) // 2], order[high]
-        if _before(keys, b, a):
+        if _before(points, axis, b, a):
             a, b = b, a
-        if _before(keys, c, b):
-            b = a if _before(keys, c, a) else c
+        if _before(points, axis, c, b):
+            b = a if _before(points, axis, c, a) else c
         i, j = low, high
         while i <= j:
-            while _before(keys, order[i], b):
+            while _before(points, axis, order[i], b):
                 i += 1
-            while _before(keys, b, order[j]):
+            while _before(points, axis, b, order[j]):
                 j -= 1
             if i <= j:
                 order[i], order[j] = order[j], order[i]
@@ -83,9 +84,10 @@ def _select(keys, order, low, high, middle):  # type: ignore[no-untyped-def]
             break
 
 
-@numba.njit(cache=True)
-def _before(keys, one, other):  # type: ignore[no-untyped-def]
-    return keys[one] < keys[other] or (keys[one] == keys[other] and one < other)
+@part
+def _before(points, axis, one, other):  # type: ignore[no-untyped-def]
+    a, b = points[one, axis], points[other, axis]
+    return a < b or (a == b and one < other)
 
 
 def boxes(points: np.ndarray, size: int) -> np.ndarray:
