@@ -76,7 +76,8 @@ class Lifetime:
         stages: those of the way, as in summary.json, as JSON.
         until: how far the measurement went.
         angle: of the principal axis to the dominant eigenspace of V, at `until`, in radians.
-        least_width: of the cells of the mesh at the times of the moments; None for tokens.
+        least_width: of the cells of the mesh, or of the spots beside them, at the times of the
+            moments; None for tokens.
         most_cells: of the mesh at these times; None for tokens.
         log_masses: whether the density was followed below the range of doubles.
         wall_time: seconds.
@@ -145,8 +146,7 @@ def density_lifetime(
         found = _followed(moments, progress, until, comm)
     wide, seconds = isinstance(evolution, LogEvolution), clock.perf_counter() - begun
     beta, cells = attention.beta, volumes.global_cells
-    width = min(least) ** (1 / (attention.dimension - 1))
-    mesh_says: dict[str, Any] = {"least_width": width, "most_cells": max(counts)}
+    mesh_says: dict[str, Any] = {"least_width": min(least), "most_cells": max(counts)}
     mesh_says |= {"log_masses": wide, "wall_time": seconds}
     return Lifetime("density", beta, cells, None, **asdict(found), **mesh_says)
 
@@ -154,13 +154,15 @@ def density_lifetime(
 def _moments(
     evolution: Evolution, times: np.ndarray, comm: MPI.Comm, least: list[float], counts: list[int]
 ) -> np.ndarray:
-    """Second moments at the times, followed until then; adds least volumes and numbers of cells."""
+    """Second moments at the times, followed until then; adds least widths and numbers of cells."""
     found = []
     for time in times:
         evolution.advance(float(time), lambda _: stop_if_noted(comm))
         here = evolution.equation.volumes
         centre, volume = here.centre[: here.owned], here.volume[: here.owned]
-        least.append(comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN))
+        smallest = comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN)
+        cells = smallest ** (1 / (evolution.equation.attention.dimension - 1))
+        least.append(min([cells, *(float(spot.widths[-1]) for spot in evolution.spots)]))
         counts.append(here.global_cells)
         own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
         beside = (spot.mass * np.outer(spot.centre, spot.centre) for spot in evolution.spots)

@@ -39,11 +39,13 @@ class Forest:
         keys: root << DEEPEST | way << (DEEPEST - level), one for each leaf.
         levels: number of bisections between root and leaf.
         corners: vertices of each leaf, N x d x d; the first two are the edge that is cut next.
+        roots: the forest of the roots alone; None if it is this one.
     """
 
     keys: np.ndarray
     levels: np.ndarray
     corners: np.ndarray
+    roots: Forest | None = None
 
     @classmethod
     def of(cls, surface: Surface) -> Forest:
@@ -128,7 +130,42 @@ class Forest:
         corners[first], levels[first], keys[first] = parents, levels[first] - 1, keys[first] & ~bit
         keep = np.ones(self.count, dtype=bool)
         keep[first + 1] = False
-        return Forest(keys[keep], levels[keep], corners[keep])
+        return Forest(keys[keep], levels[keep], corners[keep], self.roots or self)
+
+    def holding(self, points: np.ndarray) -> np.ndarray:
+        """The leaf that holds each of some points that lie close together.
+
+        Found on the way down from its root, by the side of each cut that it lies on.
+        """
+        roots, d = self.roots or self, self.dimension
+        root = roots._holders(points)
+        keys, corners = root << DEEPEST, list(roots.corners[root].swapaxes(0, 1))
+        for level in range(1, int(self.levels.max()) + 1):
+            middle = normalised(corners[0] + corners[1])
+            cut = [*corners[2:], middle]
+            second = _determinant(cut, points) * _determinant(cut, corners[1]) > 0
+            keys += second.astype(np.int64) << (DEEPEST - level)
+            one, two = [corners[0], middle], [middle, corners[1]]
+            if d == 3:
+                one, two = [corners[2], *one], [corners[1], corners[2], middle]
+            corners = [np.where(second[:, None], b, a) for a, b in zip(one, two, strict=True)]
+        return np.asarray(np.searchsorted(self.keys, keys, "right") - 1)
+
+    def _holders(self, points: np.ndarray) -> np.ndarray:
+        """The cell that holds each point, among those near all of them."""
+        centres, inverse = self._coordinates
+        some = normalised(points.mean(axis=0))
+        reach = np.linalg.norm(self.corners - centres[:, None], axis=2).max()
+        reach += np.linalg.norm(points - some, axis=1).max()
+        near = np.flatnonzero(np.linalg.norm(centres - some, axis=1) < 1.01 * reach)
+        # x = sum_j coordinate_j vertex_j, and all coordinates are >= 0 in the cell that holds x.
+        inside = np.einsum("pd,cdj->pcj", points, inverse[near]).min(axis=2)
+        return np.asarray(near[inside.argmax(axis=1)])
+
+    @cached_property
+    def _coordinates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Middles of the cells, and the matrices that give the coordinates of a point in them."""
+        return normalised(self.corners.mean(axis=1)), np.linalg.inv(self.corners)
 
     def _bisected(self, marked: np.ndarray) -> Forest:
         """The marked leaves cut, nothing else."""
@@ -149,7 +186,7 @@ class Forest:
             a, b, c = parents[:, 0], parents[:, 1], parents[:, 2]
             corners[first] = np.stack([c, a, middle], axis=1)
             corners[second] = np.stack([b, c, middle], axis=1)
-        return Forest(keys, levels, corners)
+        return Forest(keys, levels, corners, self.roots or self)
 
     def _balanced(self, marked: np.ndarray) -> np.ndarray:
         """Marks of arcs, and of those that would be left two levels behind a neighbour."""
@@ -196,6 +233,13 @@ class Forest:
         made = np.bincount(cells[pairs, 2], minlength=vertices)
         newest = cells[pairs, 2]
         return pairs[2 * made[newest] == around[newest]]
+
+
+def _determinant(rows: list[np.ndarray], last: np.ndarray) -> np.ndarray:
+    """Of matrices, given row by row."""
+    if len(rows) == 1:
+        return np.asarray(rows[0][:, 0] * last[:, 1] - rows[0][:, 1] * last[:, 0])
+    return np.asarray((np.cross(rows[0], rows[1]) * last).sum(axis=1))
 
 
 def _longest_edge_first(surface: Surface) -> np.ndarray:

@@ -163,6 +163,7 @@ class MassFollower:
             "cells": float(self.forest.count),
             "least_width": float(self.leaves.width.min()),
             "mesh_error": self.estimate(evolution).total,
+            "spot_mass": float(sum(spot.mass for spot in evolution.spots)),
         }
 
     def record(self) -> dict[str, np.ndarray]:

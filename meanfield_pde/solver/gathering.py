@@ -123,11 +123,11 @@ def sifted(evolution: Evolution) -> tuple[Spots, Spots]:
 
 
 def shown(leaves: Leaves, spots: Spots, halvings: int = 0) -> np.ndarray:
-    """The mass of spots in each leaf: that of a cell, or piece, where the centre is nearest."""
+    """The mass of spots in each leaf: that of a cell, or piece, in the one that has its middle."""
     found = np.zeros(leaves.forest.count)
     for spot in spots:
         middles, masses = spot.pieces(halvings)
-        np.add.at(found, leaves.tree.query(middles)[1], masses)
+        np.add.at(found, leaves.forest.holding(middles), masses)
     return found
 
 
@@ -141,7 +141,7 @@ def fine_for(forest: Forest, spot: Spot, least: float) -> Forest:
     wanted = max(spot.widths[0] / _FINE, least)
     while True:
         leaves = Leaves(forest)
-        held = np.unique(leaves.tree.query(spot.middles)[1])
+        held = np.unique(forest.holding(spot.middles))
         marked = np.zeros(forest.count, dtype=bool)
         marked[held[leaves.width[held] > wanted]] = True
         if not marked.any():

@@ -47,7 +47,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from meanfield_pde.attention.heads import Layer, heads_of, memory, pushing, sharpness
 from meanfield_pde.mesh import geometry
@@ -78,11 +77,6 @@ class Leaves:
         around = self.centre[forest.neighbours]
         self._frame, self._weights = gradient_weights(self.centre, around)
         self._ways = geometry.tangent_vector(self.centre[:, None], around)
-
-    @cached_property
-    def tree(self) -> cKDTree:
-        """The centres, to find the nearest."""
-        return cKDTree(self.centre)
 
     def log_density(self, log_masses: np.ndarray) -> np.ndarray:
         """Logarithms of the density, finite in empty cells too."""

@@ -167,3 +167,17 @@ def test_facet_means_are_taken_over_bit_for_bit() -> None:
             found, expected = (getattr(each.facet_means, name) for each in (after, anew))
             np.testing.assert_array_equal(found, expected)
         volumes = after
+
+
+@pytest.mark.parametrize("surface", [circle_surface(7), sphere_surface(80)])
+def test_the_leaf_that_holds_a_point(surface: Surface) -> None:
+    """All coordinates of a point in its leaf are positive; a middle lies in its own leaf."""
+    generator, forest = np.random.default_rng(3), Forest.of(surface)
+    for _ in range(12):
+        forest = forest.refined(generator.random(forest.count) < 0.2)
+    points = normalised(generator.normal(size=(500, forest.dimension)))
+    held = forest.holding(points)
+    coordinates = np.einsum("pd,pdj->pj", points, np.linalg.inv(forest.corners[held]))
+    assert coordinates.min() > -1e-12
+    middles = normalised(forest.corners.mean(axis=1))
+    np.testing.assert_array_equal(forest.holding(middles), np.arange(forest.count))
