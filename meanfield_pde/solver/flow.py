@@ -43,7 +43,7 @@ class Flow:
         coefficient: SSP coefficient of the method.
         rejected: number of steps of transport that were taken back.
         held: whether velocities were held over several steps of transport, last time.
-        spots: mass beside that of the cells, the same on all ranks.
+        spots: mass beside that of the cells, the same on all ranks (see `spots`).
     """
 
     def __init__(self, equation: Equation, layer: Layer, initial: np.ndarray) -> None:

@@ -3,7 +3,8 @@
 Every few steps the estimates of `mesh_error` are taken. The mesh changes only when one of them is
 about to be broken, and then as far as leaves it some time: cells are split until the estimate of
 W_1 is below half of `resolution`, and those are merged whose parents would add next to nothing to
-it. Which cells these are is decided on rank 0, from numbers that all ranks have.
+it. Which cells these are is decided on rank 0, from numbers that all ranks have. Clusters narrower
+than the kernel are taken from the cells, and given back when they are stretched (see `gathering`).
 """
 
 from __future__ import annotations

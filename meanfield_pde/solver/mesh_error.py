@@ -27,7 +27,9 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 2.  Spots.  While a cluster stands it does not matter how wide it is, but it is stretched a
     hundredfold when it leaves, and then its shape decides when the metastable state ends. So at
     finite temperature a cell with more than `SPOT` of the mass has o + s - 1 below `SHAPE`, down to
-    a width of `resolution` / `NARROWER`.
+    a width of `resolution` / `NARROWER`. Clusters narrower than the kernel are in cells that move
+    instead (see `spots`); they are shown by the cells that stay, no more than half of the width of
+    these from their place, which counts in the first estimate.
 
 3.  Velocity. There is no mass to speak of in the tail that the clusters attend to, and yet it
     decides how long they stay. Where log rho bends, m(x) = grad log of the integral of exp(<w, y>)
@@ -56,7 +58,7 @@ from meanfield_pde.solver.transport import STEEPEST
 
 _OPEN = 0.25  # of o, in the error of a flux
 _FLAT = 1 / 6  # of w s, in the place of the mass
-SPOT, SHAPE, NARROWER = 1e-3, 0.25, 20.0
+SPOT, SHAPE, NARROWER = 1e-3, 0.25, 2.0
 COARSEST = 1.0
 KERNELS = {2: 0.5, 3: 1.2}  # the first costs nothing; on the sphere cells are many
 _EMPTY = 50.0  # a cell without mass counts as this far below the smallest log density

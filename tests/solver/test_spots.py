@@ -1,4 +1,4 @@
-"""Clusters narrower than the kernel: cells that move with the flow, taken from the mesh and back."""
+"""Clusters narrower than the kernel: cells that move with the flow, off the mesh and back."""
 
 from __future__ import annotations
 
