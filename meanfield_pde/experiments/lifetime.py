@@ -76,8 +76,7 @@ class Lifetime:
         stages: those of the way, as in summary.json, as JSON.
         until: how far the measurement went.
         angle: of the principal axis to the dominant eigenspace of V, at `until`, in radians.
-        least_width: of the cells of the mesh, or of the spots beside them, at the times of the
-            moments; None for tokens.
+        least_width: of cells, or spots beside them, at the times of the moments; None for tokens.
         most_cells: of the mesh at these times; None for tokens.
         log_masses: whether the density was followed below the range of doubles.
         wall_time: seconds.
@@ -134,9 +133,7 @@ def density_lifetime(
     if resolution is not None:
         resolution = check_resolution(resolution, attention.dimension)
     evolution = start_evolution(equation, initial, resolution, progress.projection)
-    comm = mesh.comm
-    least: list[float] = []
-    counts: list[int] = []
+    comm, least, counts = mesh.comm, list[float](), list[int]()
 
     def moments(times: np.ndarray) -> np.ndarray:
         return _moments(evolution, times, comm, least, counts)
@@ -145,10 +142,10 @@ def density_lifetime(
         check_steps([evolution], until, "until", however_long=however_long)
         found = _followed(moments, progress, until, comm)
     wide, seconds = isinstance(evolution, LogEvolution), clock.perf_counter() - begun
-    beta, cells = attention.beta, volumes.global_cells
+    beta = attention.beta
     mesh_says: dict[str, Any] = {"least_width": min(least), "most_cells": max(counts)}
     mesh_says |= {"log_masses": wide, "wall_time": seconds}
-    return Lifetime("density", beta, cells, None, **asdict(found), **mesh_says)
+    return Lifetime("density", beta, volumes.global_cells, None, **asdict(found), **mesh_says)
 
 
 def _moments(
@@ -161,7 +158,7 @@ def _moments(
         here = evolution.equation.volumes
         centre, volume = here.centre[: here.owned], here.volume[: here.owned]
         smallest = comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN)
-        cells = smallest ** (1 / (evolution.equation.attention.dimension - 1))
+        cells = smallest ** (1 / (here.dimension - 1))
         least.append(min([cells, *(float(spot.widths[-1]) for spot in evolution.spots)]))
         counts.append(here.global_cells)
         own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)

@@ -80,7 +80,7 @@ def clusters(
             mean = normalised((part * masses) @ leaves.centre)
         near = distance < 2 * TAKEN * width
         untried &= ~near
-        part[(distance > FARTHEST * width) | (leaves.width > width)] = 0.0
+        part[(distance > FARTHEST * width) | (leaves.width > 2 * width)] = 0.0
         taken = np.minimum(part, left - _LEFT) * masses
         if taken.sum() < max(enough, _MOST * (masses * left)[near].sum()):
             continue
