@@ -113,10 +113,7 @@ class MassFollower:
         short = evolution.last_dt * evolution.terms.speed < _SHORT
         if short and not evolution.held and evolution.step % CHECK_EVERY:
             return
-        error = self.estimate(evolution)
-        if gather(evolution, self.leaves, error.slopes):
-            error = self.estimate(evolution)
-        kept, gone = sifted(evolution)
+        error, kept, gone = self._after_gathering(evolution)
         split, merge = self._marks(error)
         heavy = [spot for spot in gone if spot.mass > SPOT]
         if not (split.any() or heavy):
@@ -143,6 +140,13 @@ class MassFollower:
         equation = evolution.equation
         evolution.move(equation.on(self._volumes(equation.volumes)), arrays)
         self.changes += 1
+
+    def _after_gathering(self, evolution: Evolution) -> tuple[MeshError, Spots, Spots]:
+        """The estimates once spots are gathered, those that stay, and those to be given back."""
+        error = self.estimate(evolution)
+        if gather(evolution, self.leaves, error.slopes):
+            error = self.estimate(evolution)
+        return error, *sifted(evolution)
 
     def shown(self, spots: Spots) -> np.ndarray:
         """The mass of spots in each cell."""

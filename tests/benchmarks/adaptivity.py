@@ -113,7 +113,7 @@ def arcs_lifetimes(quick: bool, betas: Sequence[float]) -> None:
     stop = VALUE @ [math.cos(start), math.sin(start)]
     levels = (start + math.atan2(stop[1], stop[0])) / 2, (start + end) / 2
     for beta in betas:
-        for fine in (1.0, 1.5) if beta == betas[0] and not quick else (1.0,):
+        for fine in (0.5,) if quick else (0.5, 1.0):
             begun = time.process_time()
             arcs = Arcs(VALUE, beta * KEY_QUERY, lopsided_integral, fine)
             times = crossings(arcs, levels, 12 + beta / 14)

@@ -189,7 +189,7 @@ def _timed_apart(follower: Any) -> tuple[list[float], list[float]]:
     """
     follow = follower.follow
     looking = [0.0]
-    for name in ("estimate", "_marks"):
+    for name in ("_after_gathering", "_marks"):
         setattr(follower, name, _timed(getattr(follower, name), looking))
     following = [0.0]
     timed = _timed(follow, following)
