@@ -144,7 +144,7 @@ class MassFollower:
     def _after_gathering(self, evolution: Evolution) -> tuple[MeshError, Spots, Spots]:
         """The estimates once spots are gathered, those that stay, and those to be given back."""
         error = self.estimate(evolution)
-        if gather(evolution, self.leaves, error.slopes):
+        if gather(evolution, self.leaves):
             error = self.estimate(evolution)
         return error, *sifted(evolution)
 

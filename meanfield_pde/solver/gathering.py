@@ -16,7 +16,7 @@ import numpy as np
 from meanfield_pde.attention.heads import sharpness
 from meanfield_pde.history.store import MASSES
 from meanfield_pde.mesh.forest import Forest
-from meanfield_pde.mesh.geometry import normalised, tangent_vector
+from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.mesh_error import SPOT, Leaves
 from meanfield_pde.solver.spots import NONE, Spot, Spots
@@ -33,19 +33,18 @@ _FINE = 3.0  # cells to a standard deviation, where a spot is given back
 _HALVINGS = {2: 5, 3: 6}  # of its cells then, so that these cells are filled smoothly
 
 
-def gather(evolution: Evolution, leaves: Leaves, slopes: np.ndarray) -> bool:
+def gather(evolution: Evolution, leaves: Leaves) -> bool:
     """Take clusters that are narrow enough from the cells; whether there were any. Collective.
 
     Args:
         evolution: the state; the same decision on all ranks.
         leaves: its cells.
-        slopes: gradients of log rho in them.
     """
     width = widest(evolution)
     if not width:
         return False
     arrays = evolution.state.gather()
-    left, found = clusters(leaves, arrays[MASSES], slopes, width, evolution.spots)
+    left, found = clusters(leaves, arrays[MASSES], width, evolution.spots)
     if found:
         evolution.go_on(evolution.changed(arrays, left, 0.0), joined(evolution.spots, found, width))
     return bool(found)
@@ -58,7 +57,7 @@ def widest(evolution: Evolution) -> float:
 
 
 def clusters(
-    leaves: Leaves, masses: np.ndarray, slopes: np.ndarray, width: float, spots: Spots = NONE
+    leaves: Leaves, masses: np.ndarray, width: float, spots: Spots = NONE
 ) -> tuple[np.ndarray, Spots]:
     """What part of the mass of each cell is left, and the spots of standard deviations < width.
 
@@ -85,9 +84,8 @@ def clusters(
         if taken.sum() < max(enough, _MOST * (masses * left)[near].sum()):
             continue
         cells = np.flatnonzero(taken > _TRACE * taken.sum())
-        corners = leaves.forest.corners[cells]
-        ways = tangent_vector(leaves.centre[cells][:, None], corners)
-        spot = Spot(corners, taken[cells], np.einsum("cd,ckd->ck", slopes[cells], ways))
+        surface = leaves.forest.surface
+        spot = Spot.of(surface.points, surface.cells[cells], taken[cells])
         if spot.widths[-1] < width:
             left[cells] -= taken[cells] / masses[cells]
             found += (spot,)

@@ -28,7 +28,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 
-from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.mesh.geometry import cell_volume, normalised
 
 Field = Callable[[np.ndarray], np.ndarray]  # velocities at points of the sphere, N x d
 # Nodes of the interpolation, those of Chebyshev, and what gives the coefficients of powers.
@@ -43,25 +43,31 @@ class Spot:
     """Cells that move with the flow.
 
     Attributes:
-        corners: of the cells, N x d x d.
+        vertices: of the cells, V x d.
+        cells: the numbers of the vertices of each, N x d.
         masses: of the cells.
-        levels: log rho at the corners, but for a constant in each cell.
     """
 
-    corners: np.ndarray
+    vertices: np.ndarray
+    cells: np.ndarray
     masses: np.ndarray
-    levels: np.ndarray
+
+    @classmethod
+    def of(cls, vertices: np.ndarray, cells: np.ndarray, masses: np.ndarray) -> Spot:
+        """Some cells, and of the vertices those that they have."""
+        used, numbers = np.unique(cells, return_inverse=True)
+        return cls(vertices[used], numbers.reshape(cells.shape), masses)
 
     def part(self, chosen: np.ndarray) -> Spot:
         """Some of the cells."""
-        return Spot(self.corners[chosen], self.masses[chosen], self.levels[chosen])
+        return Spot.of(self.vertices, self.cells[chosen], self.masses[chosen])
 
     def joined(self, other: Spot) -> Spot:
         """Both as one."""
         return Spot(
-            np.concatenate([self.corners, other.corners]),
+            np.concatenate([self.vertices, other.vertices]),
+            np.concatenate([self.cells, other.cells + len(self.vertices)]),
             np.concatenate([self.masses, other.masses]),
-            np.concatenate([self.levels, other.levels]),
         )
 
     @cached_property
@@ -72,7 +78,7 @@ class Spot:
     @cached_property
     def middles(self) -> np.ndarray:
         """Where the cells are, N x d."""
-        return normalised(self.corners.mean(axis=1))
+        return normalised(self.vertices[self.cells].mean(axis=1))
 
     @cached_property
     def centre(self) -> np.ndarray:
@@ -114,7 +120,7 @@ class Spot:
             kernel: the width over which the velocity changes.
         """
         centre, axes = self.centre, self.axes
-        u = (self.corners.reshape(-1, len(centre)) - centre) @ axes
+        u = (self.vertices - centre) @ axes
         low, high = u.min(axis=0), u.max(axis=0)
         middle, way = (low + high) / 2, time * np.linalg.norm(field(centre[None]))
         reach = np.maximum((high - low) / 2, max(way, _LEAST * kernel))
@@ -133,16 +139,24 @@ class Spot:
         second = speed(u + time / 2 * first)
         third = speed(u + time / 2 * second)
         u = u + time / 6 * (first + 2 * second + 2 * third + speed(u + time * third))
-        corners = _above((middle + u * reach) @ axes.T, centre)
-        return replace(self, corners=corners.reshape(self.corners.shape))
+        return replace(self, vertices=_above((middle + u * reach) @ axes.T, centre))
 
     def pieces(self, halvings: int) -> tuple[np.ndarray, np.ndarray]:
-        """Middles and masses of pieces of the cells, so many times cut in two."""
-        corners, levels = self.corners, self.levels
+        """Middles and masses of pieces of the cells, so many times cut in two.
+
+        The mass of a cell is shared out as if log rho were linear in it, with the mean of those of
+        the cells around it at each vertex.
+        """
+        if not halvings:
+            return self.middles, self.masses
+        corners, count = self.vertices[self.cells], len(self.vertices)
+        log_density = np.log(self.masses / np.maximum(cell_volume(corners), 1e-300))
+        sums = np.bincount(self.cells.ravel(), np.repeat(log_density, corners.shape[1]), count)
+        levels = (sums / np.bincount(self.cells.ravel(), minlength=count))[self.cells]
         origin = np.arange(len(corners))
         for _ in range(halvings):
             corners, levels, origin = _cut(corners), _cut(levels), np.repeat(origin, 2)
-        weight = np.exp(levels.mean(axis=1))
+        weight = np.exp(levels.mean(axis=1) - log_density[origin])
         share = weight / np.bincount(origin, weight)[origin]
         return normalised(corners.mean(axis=1)), share * self.masses[origin]
 
@@ -192,10 +206,10 @@ def record(spots: Spots) -> dict[str, np.ndarray]:
     if not spots:
         return {}
     return {
-        "spot_sizes": np.array([len(spot.masses) for spot in spots]),
-        "spot_corners": np.concatenate([spot.corners for spot in spots]),
+        "spot_sizes": np.array([[len(spot.masses), len(spot.vertices)] for spot in spots]),
+        "spot_vertices": np.concatenate([spot.vertices for spot in spots]),
+        "spot_cells": np.concatenate([spot.cells for spot in spots]),
         "spot_masses": np.concatenate([spot.masses for spot in spots]),
-        "spot_levels": np.concatenate([spot.levels for spot in spots]),
     }
 
 
@@ -203,6 +217,11 @@ def recorded(arrays: Mapping[str, np.ndarray]) -> Spots:
     """The spots that such arrays stand for."""
     if "spot_sizes" not in arrays:
         return NONE
-    ends = np.cumsum(arrays["spot_sizes"])[:-1]
-    names = ("spot_corners", "spot_masses", "spot_levels")
-    return tuple(map(Spot, *(np.split(arrays[name], ends) for name in names)))
+    cells, vertices = np.cumsum(arrays["spot_sizes"], axis=0)[:-1].T
+    each = zip(
+        np.split(arrays["spot_vertices"], vertices),
+        np.split(arrays["spot_cells"], cells),
+        np.split(arrays["spot_masses"], cells),
+        strict=True,
+    )
+    return tuple(Spot(*one) for one in each)

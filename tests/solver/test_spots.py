@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +50,7 @@ def leaves_around(dimension: int, width: float, beside: float = 0.0) -> tuple[Le
 
 def spot_of(dimension: int, width: float) -> Spot:
     leaves, masses = leaves_around(dimension, width)
-    slopes = leaves.variation(np.log(masses / leaves.volume))[0]
-    (spot,) = gathering.clusters(leaves, masses, slopes, 1.2 * width)[1]
+    (spot,) = gathering.clusters(leaves, masses, 1.2 * width)[1]
     return spot
 
 
@@ -63,10 +63,10 @@ def test_cells_move_with_the_flow(dimension: int, width: float) -> None:
     for _ in range(20):
         moved = moved.moved(lambda x: tangential(x, x @ matrix.T), 0.1, 1.0)
     flow = scipy.linalg.expm(2.0 * matrix)
-    np.testing.assert_allclose(moved.corners, normalised(spot.corners @ flow.T), atol=1e-6)
+    np.testing.assert_allclose(moved.vertices, normalised(spot.vertices @ flow.T), atol=1e-6)
     assert moved.masses is spot.masses
     # However narrow: relative to its own width.
-    exact = Spot(normalised(spot.corners @ flow.T), spot.masses, spot.levels)
+    exact = replace(spot, vertices=normalised(spot.vertices @ flow.T))
     np.testing.assert_allclose(moved.widths, exact.widths, rtol=1e-4)
 
 
@@ -87,8 +87,7 @@ def test_sources_have_its_mean_and_covariance(dimension: int) -> None:
 def test_taken_and_given_back(dimension: int) -> None:
     """All the mass to rounding, each cell's to a part of a cell, and nothing becomes zero."""
     leaves, masses = leaves_around(dimension, 1e-3)
-    slopes = leaves.variation(np.log(masses / leaves.volume))[0]
-    left, (spot,) = gathering.clusters(leaves, masses, slopes, 1.2e-3)
+    left, (spot,) = gathering.clusters(leaves, masses, 1.2e-3)
     rest = left * masses
     assert (rest > 0).all()
     assert rest.sum() + spot.mass == pytest.approx(1.0, abs=1e-15)
@@ -105,8 +104,7 @@ def test_taken_and_given_back(dimension: int) -> None:
 def test_what_is_wide_or_not_alone_is_left_to_the_cells() -> None:
     for beside, width, count in ((0.0, 1.2e-3, 1), (0.0, 0.8e-3, 0), (0.2, 1.2e-3, 0)):
         leaves, masses = leaves_around(2, 1e-3, beside)
-        slopes = np.zeros_like(leaves.centre)
-        assert len(gathering.clusters(leaves, masses, slopes, width)[1]) == count
+        assert len(gathering.clusters(leaves, masses, width)[1]) == count
 
 
 def test_spots_that_have_come_together_are_one() -> None:
@@ -119,9 +117,9 @@ def test_spots_that_have_come_together_are_one() -> None:
 def test_arrays_of_a_checkpoint() -> None:
     given = (spot_of(3, 1e-3), spot_of(3, 2e-3))
     for one, other in zip(given, spots.recorded(spots.record(given)), strict=True):
-        np.testing.assert_array_equal(one.corners, other.corners)
+        np.testing.assert_array_equal(one.vertices, other.vertices)
         np.testing.assert_array_equal(one.masses, other.masses)
-        np.testing.assert_array_equal(one.levels, other.levels)
+        np.testing.assert_array_equal(one.cells, other.cells)
     assert spots.recorded(spots.record(spots.NONE)) == spots.NONE
 
 
@@ -146,7 +144,7 @@ def test_an_evolution_with_spots_goes_on_where_it_was(log_masses: str) -> None:
         one.close()
     np.testing.assert_array_equal(whole.masses, again.masses)
     for one, other in zip(whole.spots, again.spots, strict=True):
-        np.testing.assert_array_equal(one.corners, other.corners)
+        np.testing.assert_array_equal(one.vertices, other.vertices)
     shown = whole.shown(whole.state.gather([MASSES])[MASSES])
     assert shown.sum() == pytest.approx(1.0, abs=1e-13)
 
@@ -157,7 +155,7 @@ def test_attention_to_a_spot_is_attention_to_its_cells() -> None:
     evolution.advance(8.0)
     field = evolution.terms.field(evolution.log_masses, evolution.spots)
     places = [np.array([[math.cos(a), math.sin(a)] for a in np.linspace(0, 6, 50)])]
-    cells = [(normalised(s.corners.mean(axis=1)), s.masses) for s in evolution.spots]
+    cells = [(s.middles, s.masses) for s in evolution.spots]
     terms = evolution.terms.transport.volumes
     points = np.concatenate([terms.centre[: terms.owned], *(c[0] for c in cells)])
     masses = np.concatenate([evolution.masses, *(c[1] for c in cells)])
