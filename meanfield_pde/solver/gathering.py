@@ -30,7 +30,7 @@ _LEFT = 2.0**-30  # of a cell is left at least, so that no density becomes zero
 _TRACE = 1e-12  # of a spot, or of all: what has less stays as it is
 _PEAKS = 8  # so many places are tried at a time, the densest
 _FINE = 3.0  # cells to a standard deviation, where a spot is given back
-_HALVINGS = {2: 5, 3: 6}  # of its cells then, so that these cells are filled smoothly
+_HALVINGS = {2: 5, 3: 6}  # of its cells, so that those of the mesh are filled smoothly
 
 
 def gather(evolution: Evolution, leaves: Leaves) -> bool:
@@ -120,18 +120,27 @@ def sifted(evolution: Evolution) -> tuple[Spots, Spots]:
     return kept, gone
 
 
-def shown(leaves: Leaves, spots: Spots, halvings: int = 0) -> np.ndarray:
-    """The mass of spots in each leaf: that of a cell, or piece, in the one that has its middle."""
-    found = np.zeros(leaves.forest.count)
+def in_leaves(leaves: Leaves, spots: Spots) -> np.ndarray:
+    """The mass of spots in each leaf."""
+    forest, found = leaves.forest, np.zeros(leaves.forest.count)
     for spot in spots:
-        middles, masses = spot.pieces(halvings)
-        np.add.at(found, leaves.forest.holding(middles), masses)
+        middles, masses = spot.pieces(_HALVINGS[forest.dimension])
+        np.add.at(found, forest.holding(middles), masses)
     return found
 
 
-def given_back(leaves: Leaves, spots: Spots) -> np.ndarray:
-    """The same, for good."""
-    return shown(leaves, spots, _HALVINGS[leaves.forest.dimension])
+def left_open(leaves: Leaves, spots: Spots) -> tuple[float, np.ndarray]:
+    """The mass of spots, and what the leaves leave open of its place.
+
+    The sum over its cells of M min(1/2, w / 12 d), w the width of the leaf and d the least standard
+    deviation of the spot: the slope of log rho is about 1 / d.
+    """
+    found = np.zeros(leaves.forest.count)
+    for spot in spots:
+        held = leaves.forest.holding(spot.middles)
+        narrow = 12 * max(spot.widths[0], 1e-300)
+        np.add.at(found, held, spot.masses * np.minimum(0.5, leaves.width[held] / narrow))
+    return float(sum(spot.mass for spot in spots)), found
 
 
 def fine_for(forest: Forest, spot: Spot, least: float) -> Forest:

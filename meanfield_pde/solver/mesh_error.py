@@ -28,8 +28,8 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
     hundredfold when it leaves, and then its shape decides when the metastable state ends. So at
     finite temperature a cell with more than `SPOT` of the mass has o + s - 1 below `SHAPE`, down to
     a width of `resolution` / `NARROWER`. Clusters narrower than the kernel are in cells that move
-    instead (see `spots`); they are shown by the cells that stay, no more than half of the width of
-    these from their place, which counts in the first estimate.
+    instead (see `spots`). They are shown by the cells that stay: of a spot of standard deviation d
+    min(1 / 2, w / 12 d) of their width is left open, which counts in the first estimate.
 
 3.  Velocity. There is no mass to speak of in the tail that the clusters attend to, and yet it
     decides how long they stay. Where log rho bends, m(x) = grad log of the integral of exp(<w, y>)
@@ -113,7 +113,7 @@ class MeshError:
         log_masses: np.ndarray,
         speed: np.ndarray,
         layer: Layer,
-        beside: np.ndarray | float = 0.0,
+        shown: tuple[float, np.ndarray | float] = (0.0, 0.0),
     ) -> None:
         """Estimate.
 
@@ -122,9 +122,9 @@ class MeshError:
             log_masses: of all cells.
             speed: largest normal velocity through a facet, of all cells.
             layer: the attention, or the heads, that act.
-            beside: mass of spots that is shown in each cell.
+            shown: the mass of spots, and what of it each cell leaves open, in its width.
         """
-        self._beside = beside
+        elsewhere, self._shown = shown
         self.leaves = leaves
         self._heads = heads_of(layer)
         self._turns = bool(np.isinf(memory(layer)))
@@ -133,7 +133,7 @@ class MeshError:
         self._sharpness = sharpness(layer)
         self._masses = np.exp(log_masses - log_masses.max())
         self._masses /= self._masses.sum()
-        self._masses *= 1 - np.sum(beside)
+        self._masses *= 1 - elsewhere
         self._log_density = leaves.log_density(log_masses)
         self.slopes, self._missed, self._steep = leaves.variation(self._log_density)
         self.misplaced = self._misplaced(1.0)
@@ -147,7 +147,7 @@ class MeshError:
         shown = _FLAT * width * np.minimum(self._steep * wider, STEEPEST)
         most = np.inf if self._turns else width
         found = volumes * self._masses * np.minimum(most, shown + self._way * missed)
-        return np.asarray(found + self._beside * width / 2)
+        return np.asarray(found + self._shown * wider * width)
 
     def _excess(self, wider: float = 1.0) -> np.ndarray:
         return np.maximum(self._steep * wider - STEEPEST, 0.0)
