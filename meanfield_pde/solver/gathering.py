@@ -65,31 +65,36 @@ def clusters(
     """
     left, found = np.ones(len(masses)), NONE
     untried = np.ones(len(masses), dtype=bool)
-    least = [_TRACE] * len(spots) + [SPOT] * _PEAKS
-    for k, enough in enumerate(least):
-        if k < len(spots):
-            mean = spots[k].centre
-        else:
-            peak = int(np.where(untried, masses * left / leaves.volume, 0.0).argmax())
+    for known in [*spots, *[None] * _PEAKS]:
+        peak = int(np.where(untried, masses * left / leaves.volume, 0.0).argmax())
+        if known is None and not (untried[peak] and masses[peak] > 0):
+            break
+        mean = leaves.centre[peak] if known is None else known.centre
+        for _ in range(0 if known else 2):
+            mean = normalised((_near(leaves, mean, width) * left * masses) @ leaves.centre)
+        distance = np.linalg.norm(leaves.centre - mean, axis=1)
+        around = distance < 2 * TAKEN * width
+        if known is None:
+            untried &= ~around
             untried[peak] = False
-            mean = leaves.centre[peak]
-        for _ in range(1 if k < len(spots) else 3):
-            distance = np.linalg.norm(leaves.centre - mean, axis=1)
-            part = left * np.exp(-((distance / (TAKEN * width)) ** 4))
-            mean = normalised((part * masses) @ leaves.centre)
-        near = distance < 2 * TAKEN * width
-        untried &= ~near
+        part = np.minimum(_near(leaves, mean, width) * left, left - _LEFT)
         part[(distance > FARTHEST * width) | (leaves.width > 2 * width)] = 0.0
-        taken = np.minimum(part, left - _LEFT) * masses
-        if taken.sum() < max(enough, _MOST * (masses * left)[near].sum()):
+        taken, enough = part * masses, _TRACE if known else SPOT
+        if taken.sum() < max(enough, _MOST * (masses * left)[around].sum()):
             continue
         cells = np.flatnonzero(taken > _TRACE * taken.sum())
         surface = leaves.forest.surface
         spot = Spot.of(surface.points, surface.cells[cells], taken[cells])
         if spot.widths[-1] < width:
-            left[cells] -= taken[cells] / masses[cells]
+            left[cells] -= part[cells]
             found += (spot,)
     return left, found
+
+
+def _near(leaves: Leaves, mean: np.ndarray, width: float) -> np.ndarray:
+    """What part of each leaf is near the mean."""
+    distance = np.linalg.norm(leaves.centre - mean, axis=1)
+    return np.asarray(np.exp(-((distance / (TAKEN * width)) ** 4)))
 
 
 def joined(spots: Spots, others: Spots, width: float) -> Spots:

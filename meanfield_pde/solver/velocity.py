@@ -129,7 +129,7 @@ class MeanField:
             with np.errstate(divide="ignore"):
                 means = self._vertex_means(np.log(masses))
         moved = means @ self.attention.value.T
-        return moved - (moved * vertices).sum(axis=1, keepdims=True) * vertices
+        return geometry.tangential(vertices, moved)
 
     def _of_sources(self, log_masses: np.ndarray) -> np.ndarray:
         """Log masses of all sources, for those of own cells. Collective."""
