@@ -2,8 +2,9 @@
 
 A cluster is gathered when its standard deviation is below s = `PART` kernels, so that velocities in
 it can be interpolated. Of a cell at the distance r from its mean the part exp(-(r / R)^4) is taken,
-R = `TAKEN` s, so that what is left is smooth; it follows when it has come near. What is farther
-than `FARTHEST` s away is not taken, and given back once it has got farther than `LOST` s: a trace
+R = `TAKEN` s, of what is denser than the least between `FARTHEST` s and `LOST` s, so that what is
+left is smooth; it follows when it has come near. What is farther away than
+`FARTHEST` s is not taken, and given back once it has got farther than `LOST` s: a trace
 that is left to polynomials there would go astray. When a thousandth of a spot is as far away, or it
 is `WIDE` times as wide as it may be to be gathered, all of it is given back to cells, which have
 been made as narrow as it needs.
@@ -26,7 +27,6 @@ WIDE = 1.5
 TAKEN, FARTHEST, LOST = 2.5, 5.0, 7.5
 _MOST = 0.9  # of the mass within 2 R has to be taken
 _STRAY = 1e-3  # of a spot may be lost alone
-_LEFT = 2.0**-30  # of a cell is left at least, so that no density becomes zero
 _TRACE = 1e-12  # of a spot, or of all: what has less stays as it is
 _PEAKS = 8  # so many places are tried at a time, the densest
 _FINE = 3.0  # cells to a standard deviation, where a spot is given back
@@ -77,8 +77,12 @@ def clusters(
         if known is None:
             untried &= ~around
             untried[peak] = False
-        part = np.minimum(_near(leaves, mean, width) * left, left - _LEFT)
-        part[(distance > FARTHEST * width) | (leaves.width > 2 * width)] = 0.0
+        far = distance > FARTHEST * width
+        # Not below what lies around, so that no hole is left that nothing in the flow has made.
+        density = np.maximum(masses * left / leaves.volume, 1e-300)
+        floor = density[far & (distance < LOST * width)].min(initial=density.max())
+        part = _near(leaves, mean, width) * left * np.maximum(1 - floor / density, 0.0)
+        part[far | (leaves.width > 2 * width)] = 0.0
         taken, enough = part * masses, _TRACE if known else SPOT
         if taken.sum() < max(enough, _MOST * (masses * left)[around].sum()):
             continue
