@@ -26,6 +26,7 @@ from meanfield_pde.results.names import CHECKPOINT, DENSITY, PREVIOUS
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.following import MOST_CELLS
 from meanfield_pde.solver.simulation import Simulation
+from meanfield_pde.solver.spots import NAMES as SPOT_ARRAYS
 from meanfield_pde.support.files import replace_file
 from meanfield_pde.support.hdf5 import UNREADABLE, check_seal, new_hdf5, seal
 from meanfield_pde.support.ranks import on_root
@@ -180,10 +181,17 @@ def _check_shapes(group: h5py.Group, shapes: Shapes) -> None:
         beside = {key for key in found if key.startswith("spot_")}
         sizes = {found[key][0] for key in found.keys() - beside - {"leaf_changes"}}
         fits = found.keys() - beside == shapes.keys() and sizes == {cells} and cells <= MOST_CELLS
+        fits = fits and beside in (set(), set(SPOT_ARRAYS)) and _spots_fit(found)
     else:
         fits = found == shapes
     if not fits:
         raise ValueError(f"{group.name[1:]} is not the state of this case on its mesh")
+
+
+def _spots_fit(found: dict[str, tuple[int, ...]]) -> bool:
+    """Whether the arrays of spots, if there are any, have the dimensions of such."""
+    ranks = {name: len(found[name]) for name in SPOT_ARRAYS if name in found}
+    return all(rank == (1 if name == "spot_masses" else 2) for name, rank in ranks.items())
 
 
 def _same(masses: np.ndarray, others: np.ndarray) -> bool:

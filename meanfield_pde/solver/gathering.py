@@ -2,12 +2,11 @@
 
 A cluster is gathered when its standard deviation is below s = `PART` kernels, so that velocities in
 it can be interpolated. Of a cell at the distance r from its mean the part exp(-(r / R)^4) is taken,
-R = `TAKEN` s, of what is denser than the least between `FARTHEST` s and `LOST` s, so that what is
-left is smooth; it follows when it has come near. What is farther away than
-`FARTHEST` s is not taken, and given back once it has got farther than `LOST` s: a trace
-that is left to polynomials there would go astray. When a thousandth of a spot is as far away, or it
-is `WIDE` times as wide as it may be to be gathered, all of it is given back to cells, which have
-been made as narrow as it needs.
+R = `TAKEN` s, of what is denser than the least between `FARTHEST` s and `LOST` s: what is left is
+smooth, and follows when it has come near. Nothing is taken from beyond `FARTHEST` s, and what has
+got farther away than `LOST` s is given back: a trace that is left to polynomials there would go
+astray. When that is a thousandth of a spot, or the spot is `WIDE` times as wide as s, all of it is
+given back to cells, which have been made as narrow as it needs.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 
+from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import cell_volume, normalised
 
 Field = Callable[[np.ndarray], np.ndarray]  # velocities at points of the sphere, N x d
@@ -213,11 +214,23 @@ def record(spots: Spots) -> dict[str, np.ndarray]:
     }
 
 
+NAMES = ("spot_sizes", "spot_vertices", "spot_cells", "spot_masses")
+
+
 def recorded(arrays: Mapping[str, np.ndarray]) -> Spots:
     """The spots that such arrays stand for."""
     if "spot_sizes" not in arrays:
         return NONE
-    cells, vertices = np.cumsum(arrays["spot_sizes"], axis=0)[:-1].T
+    sizes, numbers = arrays["spot_sizes"], arrays["spot_cells"]
+    length = [len(arrays["spot_masses"]), len(arrays["spot_vertices"])]
+    most = np.repeat(sizes[:, 1], np.maximum(sizes[:, 0], 0))
+    if (sizes < 1).any() or (sizes.sum(axis=0) != length).any() or len(numbers) != len(most):
+        raise InputError("the spots in the checkpoint do not fit together; start again")
+    if ((numbers < 0) | (numbers >= most[:, None])).any():
+        raise InputError(
+            "the spots in the checkpoint lack some of their vertices; start again"
+        )
+    cells, vertices = np.cumsum(sizes, axis=0)[:-1].T
     each = zip(
         np.split(arrays["spot_vertices"], vertices),
         np.split(arrays["spot_cells"], cells),

@@ -285,3 +285,15 @@ def test_lifetimes_are_those_of_arcs_that_move_with_the_flow() -> None:
     leaves, half = crossings(Arcs(VALUE, beta * KEY_QUERY, lopsided_integral), levels, 12.0)
     assert found.lifetime == pytest.approx(leaves, rel=2e-3)
     assert found.half == pytest.approx(half, rel=1e-2)
+
+
+@pytest.mark.slow
+def test_a_lifetime_decided_by_spots_of_1e_7() -> None:
+    """Cells that stay, of 1e-5, were 4 % short; arcs as in `adaptivity --part lifetimes`."""
+    found = density_lifetime(
+        circle_case(640.0), circle_mesh(100), lopsided, resolution=1e-3, until=54.0
+    )
+    assert found.least_width is not None
+    assert found.least_width < 1e-6
+    assert found.lifetime == pytest.approx(51.31, rel=1e-2)
+    assert found.half == pytest.approx(52.92, rel=1e-2)

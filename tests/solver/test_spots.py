@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from meanfield_pde import Attention, circle_mesh, solve
+from meanfield_pde import Attention, InputError, circle_mesh, solve
 from meanfield_pde.case.file import read_case
 from meanfield_pde.history.store import MASSES
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -121,6 +121,14 @@ def test_arrays_of_a_checkpoint() -> None:
         np.testing.assert_array_equal(one.masses, other.masses)
         np.testing.assert_array_equal(one.cells, other.cells)
     assert spots.recorded(spots.record(spots.NONE)) == spots.NONE
+
+
+@pytest.mark.parametrize(("name", "value"), [("sizes", 0), ("cells", 10**6), ("cells", -1)])
+def test_arrays_that_are_no_spots(name: str, value: int) -> None:
+    arrays = spots.record((spot_of(2, 1e-3),))
+    arrays[f"spot_{name}"][0, 0] = value
+    with pytest.raises(InputError, match="the spots in the checkpoint"):
+        spots.recorded(arrays)
 
 
 def evolution_of(beta: float, log_masses: str = "off") -> Evolution:
