@@ -227,9 +227,7 @@ def recorded(arrays: Mapping[str, np.ndarray]) -> Spots:
     if (sizes < 1).any() or (sizes.sum(axis=0) != length).any() or len(numbers) != len(most):
         raise InputError("the spots in the checkpoint do not fit together; start again")
     if ((numbers < 0) | (numbers >= most[:, None])).any():
-        raise InputError(
-            "the spots in the checkpoint lack some of their vertices; start again"
-        )
+        raise InputError("the spots in the checkpoint lack some of their vertices; start again")
     cells, vertices = np.cumsum(sizes, axis=0)[:-1].T
     each = zip(
         np.split(arrays["spot_vertices"], vertices),
