@@ -17,6 +17,7 @@ from meanfield_pde.attention.heads import Layer, heads_of
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import AXES
+from meanfield_pde.solver.spots import NONE, Spots
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 
@@ -25,13 +26,15 @@ class Saved:
     """A density at a saved time, for the functionals of `Diagnostics`.
 
     Attributes:
-        masses: of all cells, in input order.
+        masses: of all cells, in input order, those of spots with the cells that show them.
         log_energy: the logarithm of its energy; nan where that is not defined.
     """
 
     masses: np.ndarray
     log_energy: float
     _diagnostics: Diagnostics
+    _rest: np.ndarray  # the masses without those of spots
+    _spots: Spots
 
     @cached_property
     def density(self) -> np.ndarray:
@@ -40,13 +43,16 @@ class Saved:
 
     @cached_property
     def mean(self) -> np.ndarray:
-        """First moments ∫ x_i dmu."""
-        return self.masses @ self._diagnostics.mean
+        """First moments ∫ x_i dmu, spots being where they are."""
+        beside = [spot.masses @ spot.middles for spot in self._spots]
+        return np.asarray(self._rest @ self._diagnostics.mean + sum(beside))
 
     @cached_property
     def second(self) -> np.ndarray:
         """Second moments ∫ x_i x_j dmu, in the order of `Diagnostics.pairs`."""
-        return self.masses @ self._diagnostics.second
+        first, second = np.transpose(self._diagnostics.pairs)
+        beside = [s.masses @ (s.middles[:, first] * s.middles[:, second]) for s in self._spots]
+        return np.asarray(self._rest @ self._diagnostics.second + sum(beside))
 
     @property
     def lyapunov(self) -> float:
@@ -136,9 +142,18 @@ class Diagnostics:
                 inner = SharedSum(volumes.comm, centres, centres, scores, self._tolerance)
                 self._energy_sums.append((head.beta, inner))
 
-    def row(self, masses: np.ndarray) -> dict[str, float]:
-        """The functionals for the masses of all cells, in input order. Collective."""
-        saved = Saved(masses, self._log_energy(masses), self)
+    def row(
+        self, masses: np.ndarray, rest: np.ndarray | None = None, spots: Spots = NONE
+    ) -> dict[str, float]:
+        """The functionals of a density. Collective.
+
+        Args:
+            masses: of all cells, in input order.
+            rest: the same without the spots that they show, if there are any.
+            spots: these.
+        """
+        rest = masses if rest is None else rest
+        saved = Saved(masses, self._log_energy(masses), self, rest, spots)
         with np.errstate(over="ignore"):
             return {name: float(column(saved)) for name, column in self.columns.items()}
 

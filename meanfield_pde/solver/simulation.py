@@ -192,7 +192,8 @@ class Simulation:
     def _save(self) -> None:
         state = self.evolution.state
         arrays = state.gather(state.saved)
-        arrays[MASSES] = self.evolution.shown(arrays[MASSES])
+        rest = arrays[MASSES]
+        arrays[MASSES] = self.evolution.shown(rest)
         density, places = self._measure(self.evolution, MASSES, arrays[MASSES])
         arrays |= places
         zero: Measure | None = None
@@ -206,7 +207,7 @@ class Simulation:
             self.diagnostics = self._diagnostics(layer)
         elif self.diagnostics.layer is not layer:
             self.diagnostics.use(layer)
-        row |= self.diagnostics.row(arrays[MASSES])
+        row |= self.diagnostics.row(arrays[MASSES], rest, self.evolution.spots)
         if self.distances is not None:
             self._spent_on("output")
             row |= on_root(self.comm, self.distances.row, density, zero)

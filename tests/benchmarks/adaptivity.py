@@ -181,7 +181,12 @@ def main() -> None:
         "w1-beta-sphere": lambda: finite_beta.sphere(quick),
         "lifetimes": lambda: circle_lifetimes(quick, asked.beta),
         "sphere": lambda: sphere_lifetimes(quick, asked.beta, asked.given),
-        "axis": lambda: moving_mesh.axis(quick, circle_case(320.0), lopsided),
+        "axis": lambda: moving_mesh.axis(
+            quick,
+            circle_case(320.0),
+            lopsided,
+            Arcs(VALUE, 320 * KEY_QUERY, lopsided_integral, 0.5),
+        ),
         "spot": lambda: moving_mesh.travelling_spot(quick, distance),
         "cost": lambda: moving_mesh.cost(quick, circle_case(160.0), *sphere_case()),
     }

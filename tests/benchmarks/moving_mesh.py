@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
+from scipy.interpolate import CubicSpline
 from scipy.signal import savgol_filter
 
 from meanfield_pde import Attention, Component, VonMises, circle_mesh, solve, sphere_mesh
@@ -17,11 +18,12 @@ from meanfield_pde.solver.flow import HELD_FROM
 from meanfield_pde.solver.following import MassFollower
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.step_length import longest_growth, longest_hold
+from tests.benchmarks.moving_arcs import Arcs
 from tests.benchmarks.tables import Table
 
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 # From here on the axis of the case of the lifetimes is that of two spots, until it has left.
-AXIS_FROM, AXIS_UNTIL, AXIS_EVERY = 12.0, 34.0, 0.1
+AXIS_FROM, AXIS_LEAVES, AXIS_UNTIL, AXIS_EVERY = 12.0, 27.0, 34.0, 0.1
 _FITTED = 11
 _PER_CELL = 100  # atoms
 LIMITS = ("growth", "held", "spots", "tail")
@@ -106,15 +108,25 @@ def travelling_spot(quick: bool, distance: Callable[..., float]) -> None:
         table.row(name, most, f"{error:.1e}", f"{drift:.0e}", solution.steps, f"{seconds:.1f}")
 
 
-def axis(quick: bool, attention: Attention, density: Callable[[np.ndarray], np.ndarray]) -> None:
+def axis(
+    quick: bool, attention: Attention, density: Callable[[np.ndarray], np.ndarray], arcs: Arcs
+) -> None:
     """How smoothly the principal axis moves: second differences, in degrees.
 
-    They are largest where the axis leaves, with any mesh. What is left of them by cubics fitted to
-    `_FITTED` neighbouring times are jerks.
+    They are largest where the axis leaves. What is left of them by cubics fitted to `_FITTED`
+    neighbouring times are jerks; the leaving itself has some, as moving arcs show.
     """
     table = Table(
         f"Axis at beta = {attention.beta:g}, every {AXIS_EVERY} from t = {AXIS_FROM:g}",
-        ["resolution", "coarsest", "largest step", "second difference", "jerk", "seconds"],
+        [
+            "resolution",
+            "coarsest",
+            "largest step",
+            "second difference",
+            "jerk",
+            "before",
+            "seconds",
+        ],
     )
     runs: list[tuple[int, float | None]] = [(100, 1e-4), (400, None)]
     runs += [] if quick else [(100, 1e-3), (800, None), (1600, None)]
@@ -135,10 +147,24 @@ def axis(quick: bool, attention: Attention, density: Callable[[np.ndarray], np.n
         double = np.arctan2(2 * history["second_xy"], history["second_xx"] - history["second_yy"])
         angle = np.degrees(np.unwrap(double[late]) / 2)
         name = f"{resolution:g}" if resolution else "uniform"
-        first, second = np.diff(angle), np.diff(angle, 2)
-        jerks = second - savgol_filter(second, _FITTED, 3)
-        largest = [f"{np.abs(one).max():.4f}" for one in (first, second, jerks)]
-        table.row(name, cells, *largest, f"{seconds:.0f}")
+        table.row(name, cells, *_differences(angle), f"{seconds:.0f}")
+    begun = time.process_time()
+    times, angles = [0.0], [arcs.axis()]
+    while times[-1] < AXIS_UNTIL:
+        times.append(times[-1] + arcs.step())
+        angles.append(arcs.axis())
+    at = np.arange(AXIS_FROM, AXIS_UNTIL + 1e-9, AXIS_EVERY)
+    angle = np.degrees(CubicSpline(times, angles)(at))
+    seconds = time.process_time() - begun
+    table.row("moving arcs", len(arcs.angle), *_differences(angle), f"{seconds:.0f}")
+
+
+def _differences(angle: np.ndarray) -> list[str]:
+    """The largest of the first and second differences, and of the jerks."""
+    first, second = np.diff(angle), np.diff(angle, 2)
+    jerks = second - savgol_filter(second, _FITTED, 3)
+    before = jerks[: round((AXIS_LEAVES - AXIS_FROM) / AXIS_EVERY)]
+    return [f"{np.abs(one).max():.4f}" for one in (first, second, jerks, before)]
 
 
 def cost(quick: bool, circle: Attention, sphere: Attention, density: str) -> None:
