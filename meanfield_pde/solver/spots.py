@@ -21,6 +21,7 @@ s_k the standard deviations along the axes e_k: an error of fourth order in s ov
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,12 +45,16 @@ class Spot:
     """Cells that move with the flow.
 
     Attributes:
-        vertices: of the cells, V x d.
+        origin: a point that moves with the flow among them.
+        frame: E, an orthonormal basis of the tangent space there, d x (d - 1).
+        offsets: u = E^T (x - origin) for each vertex, V x (d - 1): to rounding of their own size.
         cells: the numbers of the vertices of each, N x d.
         masses: of the cells.
     """
 
-    vertices: np.ndarray
+    origin: np.ndarray
+    frame: np.ndarray
+    offsets: np.ndarray
     cells: np.ndarray
     masses: np.ndarray
 
@@ -57,19 +62,31 @@ class Spot:
     def of(cls, vertices: np.ndarray, cells: np.ndarray, masses: np.ndarray) -> Spot:
         """Some cells, and of the vertices those that they have."""
         used, numbers = np.unique(cells, return_inverse=True)
-        return cls(vertices[used], numbers.reshape(cells.shape), masses)
+        origin = normalised(masses @ vertices[cells].mean(axis=1))
+        frame = scipy.linalg.null_space(origin[None])
+        offsets = (vertices[used] - origin) @ frame
+        return cls(origin, frame, offsets, numbers.reshape(cells.shape), masses)
 
     def part(self, chosen: np.ndarray) -> Spot:
         """Some of the cells."""
-        return Spot.of(self.vertices, self.cells[chosen], self.masses[chosen])
+        used, numbers = np.unique(self.cells[chosen], return_inverse=True)
+        cells = numbers.reshape(-1, self.cells.shape[1])
+        return replace(self, offsets=self.offsets[used], cells=cells, masses=self.masses[chosen])
 
     def joined(self, other: Spot) -> Spot:
         """Both as one."""
-        return Spot(
-            np.concatenate([self.vertices, other.vertices]),
-            np.concatenate([self.cells, other.cells + len(self.vertices)]),
-            np.concatenate([self.masses, other.masses]),
+        offsets = (other.vertices - self.origin) @ self.frame
+        return replace(
+            self,
+            offsets=np.concatenate([self.offsets, offsets]),
+            cells=np.concatenate([self.cells, other.cells + len(self.offsets)]),
+            masses=np.concatenate([self.masses, other.masses]),
         )
+
+    @cached_property
+    def vertices(self) -> np.ndarray:
+        """Where the vertices are, V x d."""
+        return _above(self.offsets @ self.frame.T, self.origin)
 
     @cached_property
     def mass(self) -> float:
@@ -83,25 +100,27 @@ class Spot:
 
     @cached_property
     def centre(self) -> np.ndarray:
-        """The mean c."""
-        return np.asarray(normalised(self.masses @ self.middles))
+        """The mean."""
+        return np.asarray(_above(self._shape[0][None] @ self.frame.T, self.origin)[0])
 
     @cached_property
     def widths(self) -> np.ndarray:
         """Standard deviations along the axes, the largest last."""
-        return self._shape[0]
+        return self._shape[1]
 
     @property
     def axes(self) -> np.ndarray:
-        """E, d x (d - 1): the axes of the spot."""
-        return self._shape[1]
+        """The axes of the spot, d x (d - 1)."""
+        return self._shape[2]
 
     @cached_property
-    def _shape(self) -> tuple[np.ndarray, np.ndarray]:
-        frame = scipy.linalg.null_space(self.centre[None])
-        u = (self.middles - self.centre) @ frame
+    def _shape(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        u = self.offsets[self.cells].mean(axis=1)
+        mean = self.masses @ u / self.mass
+        scale = max(float(np.abs(u - mean).max()), 1e-300)
+        u = (u - mean) / scale
         variances, turned = np.linalg.eigh((u * self.masses[:, None]).T @ u / self.mass)
-        return np.sqrt(np.maximum(variances, 0.0)), frame @ turned
+        return mean, scale * np.sqrt(np.maximum(variances, 0.0)), self.frame @ turned
 
     @cached_property
     def sources(self) -> tuple[np.ndarray, np.ndarray]:
@@ -115,32 +134,44 @@ class Spot:
     def moved(self, field: Field, time: float, kernel: float) -> Spot:
         """After a time in velocities that do not change.
 
+        The origin goes to r, and the offsets change by the velocities relative to its own.
+
         Args:
             field: the velocities.
             time: how long.
             kernel: the width over which the velocity changes.
         """
-        centre, axes = self.centre, self.axes
-        u = (self.vertices - centre) @ axes
-        low, high = u.min(axis=0), u.max(axis=0)
-        middle, way = (low + high) / 2, time * np.linalg.norm(field(centre[None]))
-        reach = np.maximum((high - low) / 2, max(way, _LEAST * kernel))
+        origin, frame = self.origin, self.frame
+        low, high = self.offsets.min(axis=0), self.offsets.max(axis=0)
+        way = time * np.linalg.norm(field(origin[None]))
+        reach = np.maximum(np.maximum(-low, high), max(way, _LEAST * kernel))
         nodes = np.array(list(itertools.product(_NODES, repeat=len(reach))))
-        rates = field(_above((middle + nodes * reach) @ axes.T, centre)) @ axes / reach
+        rates = field(_above(nodes * reach @ frame.T, origin)) @ frame / reach
         # Coefficients of powers of the components, each in [-1, 1] over the spot.
         factors = rates.reshape(*[len(_NODES)] * len(reach), -1)
         for axis in range(len(reach)):
-            factors = np.moveaxis(np.tensordot(_POWERS, factors, (1, axis)), 0, axis)
+            factors = _along(_POWERS, factors, axis)
+        r, u = np.zeros(len(reach)), self.offsets / reach
+        steps: list[tuple[np.ndarray, np.ndarray]] = []
+        for part in (0.0, 0.5, 0.5, 1.0):
+            ahead = steps[-1] if steps else (r, u)
+            begin = (r + time * part * ahead[0], u + time * part * ahead[1]) if steps else (r, u)
+            steps.append(_relative(factors, *begin))
+        weights = time / 6 * np.array([1.0, 2.0, 2.0, 1.0])
+        r = r + sum(w * step[0] for w, step in zip(weights, steps, strict=True))
+        u = u + sum(w * step[1] for w, step in zip(weights, steps, strict=True))
+        return self._carried_to(r * reach, u * reach)
 
-        def speed(u: np.ndarray) -> np.ndarray:
-            return _polynomial(factors, u)
-
-        u = (u - middle) / reach
-        first = speed(u)
-        second = speed(u + time / 2 * first)
-        third = speed(u + time / 2 * second)
-        u = u + time / 6 * (first + 2 * second + 2 * third + speed(u + time * third))
-        return replace(self, vertices=_above((middle + u * reach) @ axes.T, centre))
+    def _carried_to(self, r: np.ndarray, u: np.ndarray) -> Spot:
+        """With the origin at r, the offsets from it being u, in the tangent plane as it was."""
+        origin = _above(r[None] @ self.frame.T, self.origin)[0]
+        tilted = self.frame - np.outer(origin, origin @ self.frame)
+        left, _, right = np.linalg.svd(tilted, full_matrices=False)
+        frame = left @ right
+        height = np.sqrt(np.maximum(1 - ((r + u) ** 2).sum(axis=1), 0.0)) + np.sqrt(1 - r @ r)
+        lower = (u * (u + 2 * r)).sum(axis=1) / height
+        offsets = u @ (self.frame.T @ frame) - lower[:, None] * (self.origin @ frame)
+        return replace(self, origin=origin, frame=frame, offsets=offsets)
 
     def pieces(self, halvings: int) -> tuple[np.ndarray, np.ndarray]:
         """Middles and masses of pieces of the cells, so many times cut in two.
@@ -150,7 +181,7 @@ class Spot:
         """
         if not halvings:
             return self.middles, self.masses
-        corners, count = self.vertices[self.cells], len(self.vertices)
+        corners, count = self.vertices[self.cells], len(self.offsets)
         log_density = np.log(self.masses / np.maximum(cell_volume(corners), 1e-300))
         sums = np.bincount(self.cells.ravel(), np.repeat(log_density, corners.shape[1]), count)
         levels = (sums / np.bincount(self.cells.ravel(), minlength=count))[self.cells]
@@ -160,6 +191,25 @@ class Spot:
         weight = np.exp(levels.mean(axis=1) - log_density[origin])
         share = weight / np.bincount(origin, weight)[origin]
         return normalised(corners.mean(axis=1)), share * self.masses[origin]
+
+
+def _along(matrix: np.ndarray, factors: np.ndarray, axis: int) -> np.ndarray:
+    """A matrix times the coefficients along one axis."""
+    return np.moveaxis(np.tensordot(matrix, factors, (1, axis)), 0, axis)
+
+
+def _relative(factors: np.ndarray, r: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The polynomials at r, and their differences between r + u and r, from those about r."""
+    size = len(_NODES)
+    for axis, x in enumerate(r):
+        shift = np.array(
+            [[math.comb(k, j) * x ** max(k - j, 0) for k in range(size)] for j in range(size)]
+        )
+        factors = _along(shift, factors, axis)
+    first = (0,) * len(r)
+    speed = factors[first].copy()
+    factors[first] = 0.0
+    return speed, _polynomial(factors, u)
 
 
 def _polynomial(factors: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -206,15 +256,17 @@ def record(spots: Spots) -> dict[str, np.ndarray]:
     """Arrays for a checkpoint, whose names begin with "spot_"."""
     if not spots:
         return {}
+    places = [np.column_stack([spot.origin, spot.frame]) for spot in spots]
     return {
-        "spot_sizes": np.array([[len(spot.masses), len(spot.vertices)] for spot in spots]),
-        "spot_vertices": np.concatenate([spot.vertices for spot in spots]),
+        "spot_sizes": np.array([[len(spot.masses), len(spot.offsets)] for spot in spots]),
+        "spot_places": np.concatenate(places),
+        "spot_offsets": np.concatenate([spot.offsets for spot in spots]),
         "spot_cells": np.concatenate([spot.cells for spot in spots]),
         "spot_masses": np.concatenate([spot.masses for spot in spots]),
     }
 
 
-NAMES = ("spot_sizes", "spot_vertices", "spot_cells", "spot_masses")
+NAMES = ("spot_sizes", "spot_places", "spot_offsets", "spot_cells", "spot_masses")
 
 
 def recorded(arrays: Mapping[str, np.ndarray]) -> Spots:
@@ -222,17 +274,20 @@ def recorded(arrays: Mapping[str, np.ndarray]) -> Spots:
     if "spot_sizes" not in arrays:
         return NONE
     sizes, numbers = arrays["spot_sizes"], arrays["spot_cells"]
-    length = [len(arrays["spot_masses"]), len(arrays["spot_vertices"])]
+    length = [len(arrays["spot_masses"]), len(arrays["spot_offsets"])]
     most = np.repeat(sizes[:, 1], np.maximum(sizes[:, 0], 0))
     if (sizes < 1).any() or (sizes.sum(axis=0) != length).any() or len(numbers) != len(most):
         raise InputError("the spots in the checkpoint do not fit together; start again")
     if ((numbers < 0) | (numbers >= most[:, None])).any():
         raise InputError("the spots in the checkpoint lack some of their vertices; start again")
+    if len(arrays["spot_places"]) != len(sizes) * numbers.shape[1]:
+        raise InputError("the spots in the checkpoint have no places; start again")
     cells, vertices = np.cumsum(sizes, axis=0)[:-1].T
     each = zip(
-        np.split(arrays["spot_vertices"], vertices),
+        np.split(arrays["spot_places"], len(sizes)),
+        np.split(arrays["spot_offsets"], vertices),
         np.split(arrays["spot_cells"], cells),
         np.split(arrays["spot_masses"], cells),
         strict=True,
     )
-    return tuple(Spot(*one) for one in each)
+    return tuple(Spot(place[:, 0], place[:, 1:], *others) for place, *others in each)
