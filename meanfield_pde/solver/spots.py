@@ -143,15 +143,15 @@ class Spot:
         """
         origin, frame = self.origin, self.frame
         low, high = self.offsets.min(axis=0), self.offsets.max(axis=0)
-        way = time * np.linalg.norm(field(origin[None]))
-        reach = np.maximum(np.maximum(-low, high), max(way, _LEAST * kernel))
+        middle, way = (low + high) / 2, time * np.linalg.norm(field(origin[None]))
+        reach = np.maximum((high - low) / 2, max(way, _LEAST * kernel))
         nodes = np.array(list(itertools.product(_NODES, repeat=len(reach))))
-        rates = field(_above(nodes * reach @ frame.T, origin)) @ frame / reach
+        rates = field(_above((middle + nodes * reach) @ frame.T, origin)) @ frame / reach
         # Coefficients of powers of the components, each in [-1, 1] over the spot.
         factors = rates.reshape(*[len(_NODES)] * len(reach), -1)
         for axis in range(len(reach)):
             factors = _along(_POWERS, factors, axis)
-        r, u = np.zeros(len(reach)), self.offsets / reach
+        r, u = -middle / reach, self.offsets / reach
         steps: list[tuple[np.ndarray, np.ndarray]] = []
         for part in (0.0, 0.5, 0.5, 1.0):
             ahead = steps[-1] if steps else (r, u)
@@ -160,7 +160,7 @@ class Spot:
         weights = time / 6 * np.array([1.0, 2.0, 2.0, 1.0])
         r = r + sum(w * step[0] for w, step in zip(weights, steps, strict=True))
         u = u + sum(w * step[1] for w, step in zip(weights, steps, strict=True))
-        return self._carried_to(r * reach, u * reach)
+        return self._carried_to(middle + r * reach, u * reach)
 
     def _carried_to(self, r: np.ndarray, u: np.ndarray) -> Spot:
         """With the origin at r, the offsets from it being u, in the tangent plane as it was."""
