@@ -28,7 +28,7 @@ from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.gathering import fine_for, gather, in_leaves, left_open, sifted
 from meanfield_pde.solver.mesh_error import NARROWER, SPOT, Leaves, MeshError
-from meanfield_pde.solver.spots import Spots
+from meanfield_pde.solver.spots import NONE, Spots
 from meanfield_pde.support.checks import real
 
 LOG = logging.getLogger("meanfield_pde")
@@ -119,7 +119,7 @@ class MassFollower:
         if not (split.any() or heavy):
             if gone:
                 arrays = evolution.changed(
-                    evolution.state.gather(), 1.0, in_leaves(self.leaves, gone)
+                    evolution.state.gather(), 1.0, in_leaves(self.forest, gone)
                 )
                 evolution.go_on(arrays, kept)
             return
@@ -130,7 +130,7 @@ class MassFollower:
         first = Transfer(old, self._grown(refined), error.slopes)
         arrays = evolution.carried(first)
         if gone:
-            arrays = evolution.changed(arrays, 1.0, in_leaves(Leaves(refined), gone))
+            arrays = evolution.changed(arrays, 1.0, in_leaves(refined, gone))
             evolution.spots = kept
         merge = merge[first.origin] & (refined.levels == old.levels[first.origin])
         new = refined.coarsened(merge)
@@ -150,7 +150,7 @@ class MassFollower:
 
     def shown(self, spots: Spots) -> np.ndarray:
         """The mass of spots in each cell."""
-        return in_leaves(self.leaves, spots)
+        return in_leaves(self.forest, spots)
 
     def estimate(self, evolution: Evolution) -> MeshError:
         """What the mesh leaves open in the present state. Collective."""
@@ -159,7 +159,7 @@ class MassFollower:
             evolution.log_masses,
             evolution.present_flux(),
             evolution.terms.layer,
-            left_open(self.leaves, evolution.spots),
+            evolution.spots,
         )
 
     def row(self, evolution: Evolution) -> dict[str, float]:
@@ -211,10 +211,12 @@ class MassFollower:
         log_masses: np.ndarray,
         flux: np.ndarray,
         layer: Layer,
-        shown: tuple[float, np.ndarray | float] = (0.0, 0.0),
+        spots: Spots = NONE,
     ) -> MeshError:
         found = volumes.gather(np.column_stack([log_masses, volumes.speed(flux)]))
-        return MeshError(self.leaves, found[:, 0], found[:, 1], layer, shown)
+        return MeshError(
+            self.leaves, found[:, 0], found[:, 1], layer, left_open(self.leaves, spots)
+        )
 
     def _marks(self, error: MeshError) -> tuple[np.ndarray, np.ndarray]:
         """Which leaves are to be split, and which may be merged; none unless one has to be split.

@@ -16,7 +16,7 @@ import numpy as np
 from meanfield_pde.attention.heads import sharpness
 from meanfield_pde.history.store import MASSES
 from meanfield_pde.mesh.forest import Forest
-from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.mesh.geometry import cell_volume, normalised
 from meanfield_pde.solver.evolution import Evolution
 from meanfield_pde.solver.mesh_error import SPOT, Leaves
 from meanfield_pde.solver.spots import NONE, Spot, Spots
@@ -65,25 +65,31 @@ def clusters(
     left, found = np.ones(len(masses)), NONE
     untried = np.ones(len(masses), dtype=bool)
     for known in [*spots, *[None] * _PEAKS]:
-        peak = int(np.where(untried, masses * left / leaves.volume, 0.0).argmax())
-        if known is None and not (untried[peak] and masses[peak] > 0):
-            break
-        mean = leaves.centre[peak] if known is None else known.centre
-        for _ in range(0 if known else 2):
-            mean = normalised((_near(leaves, mean, width) * left * masses) @ leaves.centre)
-        distance = np.linalg.norm(leaves.centre - mean, axis=1)
+        now = masses * left
+        density = now / leaves.volume
+        if known is not None:
+            mean = known.centre
+        else:
+            peak = int(np.where(untried, density, 0.0).argmax())
+            if not (untried[peak] and masses[peak] > 0):
+                break
+            mean = leaves.centre[peak]
+            untried[peak] = False
+            for _ in range(2):
+                near = _near(_distance(leaves, mean), width)
+                mean = normalised((near * left * masses) @ leaves.centre)
+        distance = _distance(leaves, mean)
         around = distance < 2 * TAKEN * width
         if known is None:
             untried &= ~around
-            untried[peak] = False
         far = distance > FARTHEST * width
         # Not below what lies around, so that no hole is left that nothing in the flow has made.
-        density = np.maximum(masses * left / leaves.volume, 1e-300)
+        density = np.maximum(density, 1e-300)
         floor = density[far & (distance < LOST * width)].min(initial=density.max())
-        part = _near(leaves, mean, width) * left * np.maximum(1 - floor / density, 0.0)
+        part = _near(distance, width) * left * np.maximum(1 - floor / density, 0.0)
         part[far | (leaves.width > 2 * width)] = 0.0
         taken, enough = part * masses, _TRACE if known else SPOT
-        if taken.sum() < max(enough, _MOST * (masses * left)[around].sum()):
+        if taken.sum() < max(enough, _MOST * now[around].sum()):
             continue
         cells = np.flatnonzero(taken > _TRACE * taken.sum())
         surface = leaves.forest.surface
@@ -94,9 +100,12 @@ def clusters(
     return left, found
 
 
-def _near(leaves: Leaves, mean: np.ndarray, width: float) -> np.ndarray:
-    """What part of each leaf is near the mean."""
-    distance = np.linalg.norm(leaves.centre - mean, axis=1)
+def _distance(leaves: Leaves, place: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.norm(leaves.centre - place, axis=1))
+
+
+def _near(distance: np.ndarray, width: float) -> np.ndarray:
+    """What part of a leaf is near a mean at these distances."""
     return np.asarray(np.exp(-((distance / (TAKEN * width)) ** 4)))
 
 
@@ -123,14 +132,14 @@ def sifted(evolution: Evolution) -> tuple[Spots, Spots]:
         if spot.widths[-1] > WIDE * width or spot.masses[far].sum() > _STRAY * spot.mass:
             gone += (spot,)
         else:
-            kept += (spot.part(~far),)
+            kept += (spot.part(~far) if far.any() else spot,)
             gone += (spot.part(far),) if far.any() else NONE
     return kept, gone
 
 
-def in_leaves(leaves: Leaves, spots: Spots) -> np.ndarray:
+def in_leaves(forest: Forest, spots: Spots) -> np.ndarray:
     """The mass of spots in each leaf."""
-    forest, found = leaves.forest, np.zeros(leaves.forest.count)
+    found = np.zeros(forest.count)
     for spot in spots:
         middles, masses = spot.pieces(_HALVINGS[forest.dimension])
         np.add.at(found, forest.holding(middles), masses)
@@ -155,10 +164,10 @@ def fine_for(forest: Forest, spot: Spot, least: float) -> Forest:
     """The forest with cells as narrow as a spot needs them, but not below `least`."""
     wanted = max(spot.widths[0] / _FINE, least)
     while True:
-        leaves = Leaves(forest)
         held = np.unique(forest.holding(spot.middles))
+        width = cell_volume(forest.corners[held]) ** (1 / (forest.dimension - 1))
         marked = np.zeros(forest.count, dtype=bool)
-        marked[held[leaves.width[held] > wanted]] = True
+        marked[held[width > wanted]] = True
         if not marked.any():
             return forest
         forest = forest.refined(marked)

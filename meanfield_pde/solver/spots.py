@@ -7,15 +7,16 @@ Cells that stay would blur it as it travels. So a spot is made of cells that mov
     x' = v(x)     for each corner x of each cell,
 
 and whose masses never change: nothing is blurred, however narrow they become, down to rounding.
-A spot is narrower than the kernel: with c its mean and E an orthonormal basis of the tangent space
-there, E^T v is interpolated in u = E^T (x - c) by polynomials of degree 4 in each component, from 5
-or 5 x 5 Chebyshev nodes that the spot lies among.
+A spot is narrower than the kernel: with c a point among them and E an orthonormal basis of the
+tangent space there, E^T v is interpolated in u = E^T (x - c) by polynomials of degree 4 in each
+component, from 5 or 5 x 5 Chebyshev nodes that the spot lies among.
 
 To the attention a spot is 3 or 5 points with its mean and covariance,
 
-    c  and  c +- 3^(1/2) s_k e_k, each of the latter with a sixth of the mass,
+    m  and  m +- 3^(1/2) s_k e_k, each of the latter with a sixth of the mass,
 
-s_k the standard deviations along the axes e_k: an error of fourth order in s over the kernel.
+m the mean and s_k the standard deviations along the axes e_k: an error of fourth order in s over
+the kernel.
 """
 
 from __future__ import annotations
@@ -146,21 +147,19 @@ class Spot:
         middle, way = (low + high) / 2, time * np.linalg.norm(field(origin[None]))
         reach = np.maximum((high - low) / 2, max(way, _LEAST * kernel))
         nodes = np.array(list(itertools.product(_NODES, repeat=len(reach))))
-        rates = field(_above((middle + nodes * reach) @ frame.T, origin)) @ frame / reach
+        speeds = field(_above((middle + nodes * reach) @ frame.T, origin)) @ frame / reach
         # Coefficients of powers of the components, each in [-1, 1] over the spot.
-        factors = rates.reshape(*[len(_NODES)] * len(reach), -1)
+        factors = speeds.reshape(*[len(_NODES)] * len(reach), -1)
         for axis in range(len(reach)):
             factors = _along(_POWERS, factors, axis)
-        r, u = -middle / reach, self.offsets / reach
-        steps: list[tuple[np.ndarray, np.ndarray]] = []
-        for part in (0.0, 0.5, 0.5, 1.0):
-            ahead = steps[-1] if steps else (r, u)
-            begin = (r + time * part * ahead[0], u + time * part * ahead[1]) if steps else (r, u)
-            steps.append(_relative(factors, *begin))
+        # The origin in the first row, and the offsets, by Runge and Kutta's method.
+        rows = np.vstack([-middle, self.offsets]) / reach
+        rates = [_relative(factors, rows)]
+        for part in (0.5, 0.5, 1.0):
+            rates.append(_relative(factors, rows + time * part * rates[-1]))
         weights = time / 6 * np.array([1.0, 2.0, 2.0, 1.0])
-        r = r + sum(w * step[0] for w, step in zip(weights, steps, strict=True))
-        u = u + sum(w * step[1] for w, step in zip(weights, steps, strict=True))
-        return self._carried_to(middle + r * reach, u * reach)
+        rows = rows + sum(w * rate for w, rate in zip(weights, rates, strict=True))
+        return self._carried_to(middle + rows[0] * reach, rows[1:] * reach)
 
     def _carried_to(self, r: np.ndarray, u: np.ndarray) -> Spot:
         """With the origin at r, the offsets from it being u, in the tangent plane as it was."""
@@ -198,18 +197,21 @@ def _along(matrix: np.ndarray, factors: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(np.tensordot(matrix, factors, (1, axis)), 0, axis)
 
 
-def _relative(factors: np.ndarray, r: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The polynomials at r, and their differences between r + u and r, from those about r."""
+def _relative(factors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The polynomials at r, the first row, and their differences between r + u and r for others u.
+
+    The differences come from the polynomials about r, to rounding of their own size.
+    """
     size = len(_NODES)
-    for axis, x in enumerate(r):
+    for axis, x in enumerate(rows[0]):
         shift = np.array(
             [[math.comb(k, j) * x ** max(k - j, 0) for k in range(size)] for j in range(size)]
         )
         factors = _along(shift, factors, axis)
-    first = (0,) * len(r)
+    first = (0,) * rows.shape[1]
     speed = factors[first].copy()
     factors[first] = 0.0
-    return speed, _polynomial(factors, u)
+    return np.vstack([speed, _polynomial(factors, rows[1:])])
 
 
 def _polynomial(factors: np.ndarray, u: np.ndarray) -> np.ndarray:

@@ -203,7 +203,7 @@ class PerceptronField:
 
     def __init__(self, perceptron: Perceptron, volumes: FiniteVolumes) -> None:
         self.speed = perceptron.speed
-        self._drift = lambda x: geometry.tangential(x, perceptron.drift(x))
+        self._drift = perceptron.velocity
         points, weights = geometry.facet_rule(volumes.facet_points)
         drift = perceptron.drift(points.reshape(-1, volumes.dimension)).reshape(points.shape)
         mean = np.einsum("fq,fqd->fd", weights, drift)

@@ -42,7 +42,8 @@ def solve_on_circle(problem: Problem) -> tuple[Plan, Potentials]:
             low = middle
         if slope >= 0.0:
             high = middle
-    rows, columns, flow, u_low, slope_low = _chain(x, y, a, b, b_cumulated, low, p)
+    *plan, used, u_low, slope_low = _chain(x, y, a, b, b_cumulated, low, p)
+    rows, columns, flow = (array[:used] for array in plan)
     *_, u_high, slope_high = _chain(x, y, a, b, b_cumulated, high, p)
 
     # Once around the circle the potentials of a chain gain the slope of f. Of the two chains next
@@ -68,6 +69,13 @@ def _angles(points: np.ndarray, origin: np.ndarray) -> np.ndarray:
     return np.arctan2(across, points @ origin)
 
 
+@part
+def _distance(x: float, y: float, p: int) -> float:
+    difference = abs(x - y)
+    return difference if p == 1 else difference * difference
+
+
+@kernel
 def _chain(
     x: np.ndarray,
     y: np.ndarray,
@@ -76,29 +84,11 @@ def _chain(
     b_cumulated: np.ndarray,
     shift: float,
     p: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
-    """The monotone plan with this shift, potentials along it, and the derivative of f."""
-    rows, columns, flow, u, slope, used = _links(x, y, a, b, b_cumulated, shift, p)
-    return rows[:used], columns[:used], flow[:used], u, slope
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, np.ndarray, float]:
+    """The monotone plan with this shift, potentials along it, and the derivative of f.
 
-
-@part
-def _distance(x: float, y: float, p: int) -> float:
-    difference = abs(x - y)
-    return difference if p == 1 else difference * difference
-
-
-@kernel
-def _links(
-    x: np.ndarray,
-    y: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    b_cumulated: np.ndarray,
-    shift: float,
-    p: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float, int]:
-    """What `_chain` finds, in arrays that are longer than the plan, and how long that is."""
+    The plan is so much of the first three arrays as the number after them says.
+    """
     n, m = a.size, b.size
     total = b_cumulated[m - 1]
     turn = math.floor(shift / total)
@@ -140,4 +130,4 @@ def _links(
             u[i] = _distance(x[i], here, p) - v
         else:
             break
-    return rows, columns, flow, u, slope, used
+    return rows, columns, flow, used, u, slope

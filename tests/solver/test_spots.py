@@ -109,7 +109,7 @@ def test_taken_and_given_back(dimension: int) -> None:
     assert (rest > 0).all()
     assert rest.sum() + spot.mass == pytest.approx(1.0, abs=1e-15)
     assert rest.sum() < 0.15
-    back = rest + gathering.in_leaves(leaves, (spot,))
+    back = rest + gathering.in_leaves(leaves.forest, (spot,))
     assert back.sum() == pytest.approx(1.0, abs=1e-14)
     assert np.abs(back - masses).sum() < 0.01
     # Pieces share out the mass of each cell by the slope of log rho.
