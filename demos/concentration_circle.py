@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
 
     # The rate at zero temperature, between the start and where the width of the cells shows.
     distance = history["w1_zero_to_limit"]
-    straight = (times >= 3.0) & (distance > 3 * history["bar_zero_to_limit"])
+    straight = (times >= 3.0) & (distance > 3 * history["quantisation_zero_to_limit"])
     rate = -linear_fit(times[straight], np.log(distance[straight])).slope
     # The mass that has gone to the side of +e, against that of the limit atom there.
     direction = limit.basis[:, 0]

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
 
     case = read_case(CASE)
     if short:
-        case = replace(case, mesh=replace(case.mesh, cells=160, resolution=None))
+        case = replace(case, mesh=replace(case.mesh, cells=160), adapt=None)
     name = "lifetime-short" if short else "lifetime"
     summary = measure_lifetimes(
         case,

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # A particle code of your own, judged
+# # A particle code of your own, verified
 #
 # The loop below is what a transformer does with its layer-normalised tokens, written as one would
 # with torch: scores, softmax, values, a residual step, normalisation. Is it right? The density is

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
 
     def turning(_: float, angle: np.ndarray) -> np.ndarray:
         x = np.array([[np.cos(angle[0]), np.sin(angle[0])]])
-        return perceptron.drift(x) @ np.array([-x[0, 1], x[0, 0]])
+        return perceptron.push(x) @ np.array([-x[0, 1], x[0, 0]])
 
     alone = solve_ivp(turning, (0, 12), [START], t_eval=solution.times, rtol=1e-9, atol=1e-9).y[0]
     found = direction(solution)

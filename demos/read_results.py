@@ -54,8 +54,8 @@ else:
 
 # %% [markdown]
 # **The densities** are in `density.h5`: `masses` is times x cells, in the order of the mesh's input
-# on any number of ranks. A case with `mesh.resolution` has cells of its own at each time, one
-# after the other, and `offsets` says where each begins.
+# on any number of ranks. A case with `[adapt]` has cells of its own at each time, one after the
+# other, and `offsets` says where each begins.
 
 # %%
 with h5py.File(run / "density.h5") as file:

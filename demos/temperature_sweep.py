@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     case = read_case(CASE)
     name = "sweep-short" if short else "sweep"
     if short:
-        case = replace(case, mesh=replace(case.mesh, cells=160, resolution=None))
+        case = replace(case, mesh=replace(case.mesh, cells=160), adapt=None)
     case = replace(case, time=TimeCase(7.5 if short else 14.0, save_every=0.25))
     betas = (20, 40, 80) if short else (10, 20, 40, 80, 160, 320, 640, 1280)
     summary = run_sweep(case, betas, directory=Path("results/demos") / name, quiet=True)

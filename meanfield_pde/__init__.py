@@ -11,13 +11,21 @@ is solved on a mesh, at finite beta and at zero temperature:
 
 from meanfield_pde import _signals
 
-_signals.settle_signals()  # before whatever takes time
+_signals.hold_signals()  # before whatever takes time
 
-from meanfield_pde import _platform  # noqa: E402
+from meanfield_pde import _platform, _startup  # noqa: E402
 
+if _signals.is_command():
+    _platform.settle_streams()  # before any file is opened
+    _startup.report_in_one_line()
+_startup.check_surroundings()
 _platform.settle_cache()
+if _signals.is_command():
+    _startup.check_backend()
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 
+from meanfield_pde.amr.settings import AdaptSettings  # noqa: E402
+from meanfield_pde.attention.field import ConstantField  # noqa: E402
 from meanfield_pde.attention.head import Attention  # noqa: E402
 from meanfield_pde.attention.heads import Heads  # noqa: E402
 from meanfield_pde.attention.layers import Layers  # noqa: E402
@@ -35,8 +43,6 @@ from meanfield_pde.initial.sampling import sample_tokens  # noqa: E402
 from meanfield_pde.initial.tokens import Tokens  # noqa: E402
 from meanfield_pde.initial.uniform import Uniform  # noqa: E402
 from meanfield_pde.initial.von_mises import Component, VonMises  # noqa: E402
-from meanfield_pde.judging.comparison import compare_tokens  # noqa: E402
-from meanfield_pde.judging.verdict import TokenComparison  # noqa: E402
 from meanfield_pde.mesh.files import read_mesh  # noqa: E402
 from meanfield_pde.mesh.surface import circle_mesh, sphere_mesh  # noqa: E402
 from meanfield_pde.results.folder import read_result  # noqa: E402
@@ -48,13 +54,19 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit  # noqa: E402
 from meanfield_pde.theory.push_forward import push_forward  # noqa: E402
 from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens  # noqa: E402
 from meanfield_pde.tokens.code import simulate_tokens  # noqa: E402
+from meanfield_pde.verification.comparison import compare_tokens  # noqa: E402
+from meanfield_pde.verification.verdict import TokenComparison  # noqa: E402
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein  # noqa: E402
 from meanfield_pde.wasserstein.measure import Measure  # noqa: E402
 
+_signals.note_signals()
+
 __all__ = [
+    "AdaptSettings",
     "Attention",
     "CompareCase",
     "Component",
+    "ConstantField",
     "ExpressionDensity",
     "Heads",
     "InputError",

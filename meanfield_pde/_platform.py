@@ -1,4 +1,4 @@
-"""What has to be settled before anything else is imported: order, and cache of kernels.
+"""What has to be settled before anything else is imported: streams, order, and cache of kernels.
 
 Two rules for compiled libraries, each learnt from a crash. The PyPI wheel `dolfinx-solver-real`
 carries its own PETSc and has to prepare the loader before DOLFINx or petsc4py is imported. And h5py
@@ -20,17 +20,37 @@ import importlib
 import importlib.util
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 # The package, whose kernels call one another.
-HOUSE = Path(__file__).parent
+PACKAGE = Path(__file__).parent
+# What to do where mpi4py, petsc4py or DOLFINx is missing.
 INSTALL_HINT = (
     "DOLFINx is not installed: pip install 'meanfield_pde[fenicsx]' (Linux x86_64, "
     "Python 3.12 or later), or use the conda-forge environment in environment.yml"
 )
+
+
+def settle_streams() -> None:
+    """Have closed standard streams lead nowhere, instead of to the next file opened.
+
+    A file that gets the number of a closed stream would be written to by whatever libraries print.
+    """
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            found = os.open(os.devnull, flags)  # the lowest number that is free
+            if found != number:
+                os.dup2(found, number)
+                os.close(found)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
 
 
 def settle_cache() -> None:
@@ -78,8 +98,8 @@ def _of_all(stamp_alone: Callable[..., Any]) -> Callable[..., Any]:
     """The stamp by which numba knows whether a kernel is still that of its module, and of all."""
 
     def stamp_of_all(self: Any) -> Any:
-        stamp, own = stamp_alone(self), Path(self._py_file).is_relative_to(HOUSE)
-        return (stamp, _digest_of_kernels(HOUSE)) if own else stamp
+        stamp, own = stamp_alone(self), Path(self._py_file).is_relative_to(PACKAGE)
+        return (stamp, _digest_of_kernels(PACKAGE)) if own else stamp
 
     stamp_of_all.of_all = True  # type: ignore[attr-defined]
     return stamp_of_all
@@ -124,7 +144,15 @@ def load(petsc_options: Sequence[str] = ()) -> None:
         importlib.import_module("dolfinx_solver")
     elif importlib.util.find_spec("dolfinx") is None:
         raise ImportError(INSTALL_HINT)
+    options_read = importlib.import_module("meanfield_pde._startup").options_read
     importlib.import_module("h5py")
     petsc4py = importlib.import_module("petsc4py")
-    petsc4py.init(["meanfield-pde", *petsc_options])
-    importlib.import_module("dolfinx.fem.petsc")
+    # PETSc's handlers would end a run that is asked to stop, with a page of advice.
+    with options_read():
+        petsc4py.init(["meanfield-pde", "-no_signal_handler", *petsc_options])
+    given = sys.argv
+    sys.argv = ["meanfield-pde"]  # DOLFINx reads its logger's options, and fails where not UTF-8
+    try:
+        importlib.import_module("dolfinx.fem.petsc")
+    finally:
+        sys.argv = given

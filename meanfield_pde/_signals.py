@@ -1,7 +1,9 @@
 """What signals do while the command is being imported; loaded before all else, and with little.
 
-Ctrl-C ends the command at once, with one line. Signals that ask a run to stop are noted, since MPI
-would swallow SIGUSR1; `support.signals` says what becomes of them.
+Ctrl-C ends the command at once, with one line. Signals that ask a run to stop are held back by the
+kernel (`SIG_BLOCK`) until everything is imported, since MPI and PETSc put handlers of their own in
+the place of those that are there; then they are noted, and `support.signals` says what becomes of
+them. Threads that libraries start meanwhile inherit the mask, so that the main thread gets them.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ import signal
 import sys
 
 COMMAND = "meanfield-pde"
+MODULE = "meanfield_pde.cli.main"  # the same as `python -m`
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 STOPPABLE = ("run", "sweep", "lifetime")  # the commands that finish what they are at, and stop
+# Where launchers say which rank a process is, before MPI does: MPICH and Slurm's PMI, PMIx, Slurm.
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 # Signals of a scheduler that came to this process.
 NOTED: list[str] = []
@@ -23,26 +28,41 @@ def note(number: int, frame: object) -> None:
     NOTED.append(signal.Signals(number).name)
 
 
-def _is_command() -> bool:
-    return os.path.basename(sys.argv[0] if sys.argv else "") == COMMAND
+def is_command() -> bool:
+    """Whether this process is the command; a script that imports the package is not."""
+    started = os.path.basename(sys.argv[0] if sys.argv else "")
+    return started == COMMAND or (started in ("-m", "main.py") and MODULE in sys.orig_argv)
+
+
+def _is_stoppable() -> bool:
+    named = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    return is_command() and named[:1] != [] and named[0] in STOPPABLE
 
 
 def let_go() -> None:
     """Once the command is done: Ctrl-C ends what is left of the process without a traceback."""
-    if _is_command():
+    if is_command():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def settle_signals() -> None:
-    """Set the handlers if this process is the command."""
-    if not _is_command():
+def hold_signals() -> None:
+    """Hold back what asks a run to stop, if this process is a command that can be stopped."""
+    if not is_command():
         return
+    if _is_stoppable():
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
 
     def end(number: int, frame: object) -> None:
-        os.write(2, f"{COMMAND}: interrupted\n".encode())
+        if next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0") == "0":
+            os.write(2, f"{COMMAND}: interrupted\n".encode())
         os._exit(130)
 
     signal.signal(signal.SIGINT, end)
-    if sys.argv[1:2] and sys.argv[1] in STOPPABLE:
+
+
+def note_signals() -> None:
+    """Note from now on what was held back, whatever handlers libraries have set meanwhile."""
+    if _is_stoppable():
         for number in STOPPING:
             signal.signal(number, note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

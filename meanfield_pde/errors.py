@@ -27,6 +27,10 @@ class InputError(MeanfieldError, ValueError):
     exit_code = 2
 
 
+class TimeIndexError(InputError, IndexError):
+    """There is no saved time of this index; an IndexError, too, as of any sequence."""
+
+
 class SolverError(MeanfieldError, RuntimeError):
     """The computation itself failed, on input that was accepted."""
 

@@ -25,7 +25,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Write = Callable[..., Path]
 Main = Callable[..., tuple[int, str]]
-Told = Callable[..., dict[str, Any]]
+JsonOf = Callable[..., dict[str, Any]]
 
 
 def environment() -> dict[str, str]:
@@ -86,7 +86,7 @@ def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Told:
+def json_of(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> JsonOf:
     """Run a command with `--json` in this process; the object that it prints."""
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
 

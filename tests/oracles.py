@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import ive
 
 
 def velocity(x, masses, query, key, value, beta):
@@ -66,3 +67,34 @@ def softmax_sums(scores, points, log_masses):
     weight = np.exp(exponent - largest[:, None])
     total = weight.sum(axis=1)
     return weight @ y / total[:, None], largest + np.log(total)
+
+
+def axisymmetric_state(beta, sigma, start, nodes=120):
+    """Order and free energy of a stationary state on the sphere, Q = K = V = I, no denominator.
+
+    v is the gradient of phi(x) = (1 / beta) ∫ exp(beta <x, y>) rho(y) dy, so rho = exp(phi / sigma)
+    / Z. With rho = rho(cos theta) the integral over the longitude is one of Bessel's:
+
+        phi(z) = (2 pi / beta) ∫ rho(w) exp(beta z w) I_0(beta sqrt((1 - z^2)(1 - w^2))) dw.
+
+    By the rule of Gauss and Legendre in w. The kernel being positive definite, free energies
+    sigma ∫ rho log rho - 1/2 ∫ phi rho fall in each step of the fixed-point iteration from
+    rho = exp(start z) / Z.
+    """
+    z, weight = np.polynomial.legendre.leggauss(nodes)
+    radius = np.sqrt(1 - z**2)
+    across = beta * np.outer(radius, radius)
+    weight = 2 * np.pi * weight
+    kernel = weight * np.exp(beta * np.outer(z, z) + across) * ive(0, across) / beta
+    log_rho = start * z
+    for _ in range(2000):
+        before = log_rho
+        rho = np.exp(log_rho - log_rho.max())
+        rho /= weight @ rho
+        phi = kernel @ rho
+        log_rho = phi / sigma
+        if np.abs(log_rho - before).max() < 1e-12:
+            break
+    else:
+        raise AssertionError("the iteration has not converged")
+    return weight @ (z * rho), weight @ (rho * (sigma * np.log(rho) - phi / 2))

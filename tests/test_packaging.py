@@ -45,7 +45,7 @@ def test_conda_installs_what_pip_installs() -> None:
         assert environment[name] == test[name]
 
 
-def test_the_version_is_told(command: Command) -> None:
+def test_the_version_is_printed(command: Command) -> None:
     ended = command("--version", ranks=2)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == f"{version('meanfield_pde')}\n"

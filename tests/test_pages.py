@@ -54,6 +54,26 @@ def test_links_lead_to_files_that_are_there(page: str) -> None:
         assert (ROOT / name).is_file(), name
 
 
+# What stands for a number or a sentence that is still to come, in whatever way it was noted.
+UNFILLED = re.compile(
+    r"@\w+@|\b(?:TBD|TODO|FIXME|XXX|TKTK)\b|\?\?|\{\{|<(?:number|value|time|fill)\b|\blorem ipsum\b"
+    r"|^\|.*\|\s*(?:\?|_+|\.\.\.|…)\s*\|",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_place_of_a_page_is_left_to_be_filled(page: str) -> None:
+    assert [match.group() for match in UNFILLED.finditer(text_of(page))] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["| 1,280 | @N@ | 20.9 |", "takes TBD seconds", "| 12 | ? | 3 |", "(W1 = ??)", "a TODO"]
+)
+def test_places_to_be_filled_are_found(text: str) -> None:
+    assert UNFILLED.search(text)
+
+
 def known_options() -> dict[str, set[str]]:
     """The options of every command."""
     parser = build_parser()
@@ -105,7 +125,7 @@ def test_the_python_of_the_result_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, main: Main, write_case: Write
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for change in ((), (("cells = 200", "cells = 40\nresolution = 1e-2"),)):
+    for change in ((), (("cells = 200", "cells = 40\n[adapt]\ntolerance = 1e-2"),)):
         case = write_case(CIRCLE, *change)
         arguments = ("--until", 1, "--quiet", "--overwrite", "--output", "results/mine")
         assert main("run", case, *arguments) == (0, "")

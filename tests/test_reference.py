@@ -22,8 +22,8 @@ NAMES |= {one.__name__: one for one in (FiniteVolumes, cell_function, vertex_fun
 
 def described(kind: type) -> str:
     """The words on a class and those it is made from, in which its attributes are explained."""
-    house = [one for one in kind.__mro__ if one.__module__.startswith("meanfield_pde")]
-    return "\n".join(one.__doc__ or "" for one in house)
+    own_classes = [one for one in kind.__mro__ if one.__module__.startswith("meanfield_pde")]
+    return "\n".join(one.__doc__ or "" for one in own_classes)
 
 
 def attributes_set(kind: type) -> Iterator[str]:
@@ -47,10 +47,10 @@ def missing(name: str, one: object) -> list[str]:
     found = []
     text = described(one)
     for attribute in wanted:
-        told = re.search(rf"^\s*(?:\w+, )*{attribute}(?:, \w+)*:", text, re.MULTILINE)
-        told = told or re.search(rf"[.:] {attribute}: ", text)
+        explained = re.search(rf"^\s*(?:\w+, )*{attribute}(?:, \w+)*:", text, re.MULTILINE)
+        explained = explained or re.search(rf"[.:] {attribute}: ", text)
         own = getattr(one, attribute, None)
-        if not (attribute.startswith("_") or told or isinstance(own, property)):
+        if not (attribute.startswith("_") or explained or isinstance(own, property)):
             found.append(f"{name}.{attribute}")
     for member, value in vars(one).items():
         plain = inspect.isfunction(value) or isinstance(value, property | classmethod)

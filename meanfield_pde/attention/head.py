@@ -15,14 +15,18 @@ which for V = B = B^T makes v the gradient flow of (1/2 beta) ∬ exp(beta <x, B
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from meanfield_pde.attention.hardmax import hardmax_mean
 from meanfield_pde.attention.sum import softmax
+from meanfield_pde.attention.term import Sources, TermBeside, VelocityTerm
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import is_number, magnitudes, numbers, numbers_as_given, shown
 from meanfield_pde.support.npz import read_arrays
 
 # A query-key matrix whose smallest singular value is below this fraction of the largest is treated
@@ -33,7 +37,7 @@ LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
+class Attention(VelocityTerm):
     """A single attention head.
 
     Attributes:
@@ -45,6 +49,10 @@ class Attention:
             where the exponential overflows, and zero temperature has no meaning.
         key_query: B^T = K^T Q, computed; scores are <B^T x, y>.
     """
+
+    depends_on_density: ClassVar[bool] = True
+    duration: ClassVar[float] = math.inf
+    end: ClassVar[float] = math.inf
 
     query: np.ndarray
     key: np.ndarray
@@ -73,20 +81,11 @@ class Attention:
                 "attention.query and attention.key must have the same number of rows, "
                 f"got {_shape(query)} and {_shape(key)}"
             )
-        try:
-            beta = float(self.beta)
-        except (TypeError, ValueError):
-            raise InputError(f"attention.beta must be a number, got {self.beta!r}") from None
+        beta = _number(self.beta, "attention.beta")
         if not beta >= 0:  # also refuses nan
             raise InputError(f"attention.beta must be >= 0 or infinite, got {beta}")
         object.__setattr__(self, "beta", beta)
-        with np.errstate(over="ignore", invalid="ignore"):
-            key_query = key.T @ query
-            if not np.isfinite(value @ key_query).all():
-                raise InputError(
-                    "attention: the entries of query, key and value are so large that value "
-                    "key^T query overflows; scale them down"
-                )
+        key_query = key.T @ query
         object.__setattr__(self, "key_query", key_query)  # B^T, so that z = B^T x
         if not isinstance(self.normalise, bool | np.bool_):
             raise InputError(f"attention.normalise must be true or false, got {self.normalise!r}")
@@ -105,6 +104,48 @@ class Attention:
     def dimension(self) -> int:
         """Dimension d of the space; tokens live on the sphere S^(d-1)."""
         return int(self.value.shape[0])
+
+    @property
+    def layers(self) -> tuple[Attention, ...]:
+        """The layers of the schedule: this one."""
+        return (self,)
+
+    @property
+    def heads(self) -> tuple[Attention, ...]:
+        """The heads of the layer: this one."""
+        return (self,)
+
+    @property
+    def beside(self) -> tuple[TermBeside, ...]:
+        """The terms beside the heads: none."""
+        return ()
+
+    @property
+    def terms(self) -> tuple[VelocityTerm, ...]:
+        """All terms of the layer: this one."""
+        return (self,)
+
+    @property
+    def speed_bound(self) -> float:
+        """|V|, where the softmax has its denominator."""
+        return float(np.linalg.norm(self.value, 2))
+
+    def push(
+        self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
+    ) -> np.ndarray:
+        """V m(x) at each row of x; without sources the zero-temperature mean B^T x / |B^T x|.
+
+        At zero temperature with sources, m(x) is the mean of those of largest <B^T x, y>: that of
+        tokens, unlike that of a density, whose support is the whole sphere.
+        """
+        if sources is not None and self.zero_temperature:
+            masses = np.exp(sources.log_masses)
+            mean = hardmax_mean(x @ self.key_query.T, sources.points, masses)
+        elif sources is None:
+            mean = self.mean(x)
+        else:
+            mean = self._mean(x, sources, tolerance)
+        return mean @ self.value.T
 
     @property
     def B(self) -> np.ndarray:  # noqa: N802 (the name in the equation)
@@ -155,13 +196,15 @@ class Attention:
             return z / np.linalg.norm(z, axis=1, keepdims=True)
         if points is None or masses is None:
             raise InputError("at finite beta the mean value needs the points and masses")
-        with np.errstate(divide="ignore"):
-            log_masses = np.log(np.asarray(masses, dtype=float))
-        scores = self.scores(x)
-        mean, log_z = softmax(scores, points, log_masses, tolerance=tolerance)
+        return self._mean(x, Sources.of(points, masses), tolerance)
+
+    def _mean(self, x: np.ndarray, sources: Sources, tolerance: float) -> np.ndarray:
+        """M(x) at finite beta."""
+        logs = sources.log_masses
+        mean, log_z = softmax(self.scores(x), sources.points, logs, tolerance=tolerance)
         if self.normalise:
             return mean
-        return mean * np.exp(log_z - np.log(np.sum(masses)))[:, None]
+        return mean * np.exp(log_z - np.logaddexp.reduce(logs))[:, None]
 
     def velocity(
         self,
@@ -209,21 +252,22 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     return {name: arrays[name] for name in ("query", "key", "value")}
 
 
+def _number(given: Any, name: str) -> float:
+    """A number, possibly infinite; it may be the only one in an array."""
+    number = given
+    if isinstance(given, np.ndarray):
+        array = numbers_as_given(given, name)
+        number = array.ravel()[0] if array.size == 1 else None
+    if not is_number(number):
+        raise InputError(f"{name} must be a number, got {shown(given)}")
+    return float(number)
+
+
 def _matrix(given: Any, name: str) -> np.ndarray:
-    try:
-        entries = np.asarray(given)
-        # Complex numbers made float would lose their imaginary parts with no more than a warning.
-        matrix = np.array(entries, dtype=complex if np.iscomplexobj(entries) else float)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"attention.{name} must be a matrix of numbers whose rows have equal length"
-        ) from None
-    if np.iscomplexobj(matrix):
-        raise InputError(f"attention.{name} must have real entries, got complex numbers")
+    matrix = numbers(given, f"attention.{name}", "a matrix")
     if matrix.ndim != 2 or matrix.size == 0:
         raise InputError(f"attention.{name} must be a matrix, got an array of shape {matrix.shape}")
-    if not np.isfinite(matrix).all():
-        raise InputError(f"attention.{name} must have finite entries, got {matrix.tolist()}")
+    magnitudes(matrix, f"attention.{name}")
     matrix.setflags(write=False)
     return matrix
 

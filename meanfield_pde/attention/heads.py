@@ -1,6 +1,6 @@
-"""A layer of several heads, and of a perceptron beside them: the sum of their velocities.
+"""A layer of several heads, and of terms beside them: the sum of their velocities.
 
-    v(x) = P_x ( sum_h V_h m_h(x) + g(x) )
+    v(x) = P_x ( sum_h V_h m_h(x) + sum_k g_k(x) )
 
 Each head has its own matrices and its own inverse temperature.
 """
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.perceptron import Perceptron
+from meanfield_pde.attention.term import Sources, TermBeside, VelocityTerm
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import check_fields
 
 _KNOWN = 16  # layers whose rates are kept
 
@@ -28,18 +31,28 @@ class Heads:
     Attributes:
         heads: one `Attention` for each head.
         perceptron: acts beside them; None for none.
+        others: further terms that act beside them, such as a `ConstantField`.
     """
+
+    duration: ClassVar[float] = math.inf
+    end: ClassVar[float] = math.inf
 
     heads: Sequence[Attention]
     perceptron: Perceptron | None = None
+    others: Sequence[TermBeside] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self, "attention.")
         heads = tuple(self.heads)
         if not heads:
             raise InputError("attention.heads needs at least one head")
-        dimensions = [head.dimension for head in heads]
-        if self.perceptron is not None:
-            dimensions.append(self.perceptron.dimension)
+        others = tuple(self.others)
+        if self.perceptron is None:  # the first of the others that is one stands in its place
+            first = [term for term in others if isinstance(term, Perceptron)][:1]
+            object.__setattr__(self, "perceptron", first[0] if first else None)
+            others = tuple(term for term in others if term not in first)
+        object.__setattr__(self, "others", others)
+        dimensions = [term.dimension for term in (*heads, *self.beside)]
         if len(set(dimensions)) > 1:
             raise InputError(
                 f"all heads, and the perceptron, must have the same dimension, got d = {dimensions}"
@@ -47,6 +60,22 @@ class Heads:
         if len({head.normalise for head in heads}) > 1:
             raise InputError("all heads must have the same choice of attention.normalise")
         object.__setattr__(self, "heads", heads)
+
+    @property
+    def layers(self) -> tuple[Heads, ...]:
+        """The layers of the schedule: this one."""
+        return (self,)
+
+    @property
+    def beside(self) -> tuple[TermBeside, ...]:
+        """The terms beside the heads."""
+        first = () if self.perceptron is None else (self.perceptron,)
+        return (*first, *self.others)
+
+    @property
+    def terms(self) -> tuple[VelocityTerm, ...]:
+        """All terms of the layer."""
+        return (*self.heads, *self.beside)
 
     @property
     def dimension(self) -> int:
@@ -71,7 +100,7 @@ class Heads:
 
     def with_beta(self, beta: float) -> Heads:
         """The same matrices, all heads at another inverse temperature."""
-        return Heads([head.with_beta(beta) for head in self.heads], self.perceptron)
+        return replace(self, heads=[head.with_beta(beta) for head in self.heads])
 
     def velocity(
         self,
@@ -83,44 +112,54 @@ class Heads:
     ) -> np.ndarray:
         """Tangential velocity v(x) at each row of x; arguments as for `Attention.mean`."""
         x = np.atleast_2d(np.asarray(x, dtype=float))
-        total = sum(head.velocity(x, points, masses, tolerance=tolerance) for head in self.heads)
-        if self.perceptron is not None:
-            total += self.perceptron.velocity(x)
-        return np.asarray(total)
+        sources = None if points is None or masses is None else Sources.of(points, masses)
+        total = [term.push(x, sources, tolerance=tolerance) for term in self.beside]
+        # At zero temperature that of a density, whose support is the whole sphere.
+        means = (head.mean(x, points, masses, tolerance=tolerance) for head in self.heads)
+        total += [mean @ head.value.T for head, mean in zip(self.heads, means, strict=True)]
+        push = np.sum(total, axis=0)
+        return np.asarray(push - (push * x).sum(axis=1, keepdims=True) * x)
 
 
 Layer = Attention | Heads
 
 
-def heads_of(layer: Layer) -> tuple[Attention, ...]:
-    """The heads of a layer, of which a single attention is one."""
-    return tuple(layer.heads) if isinstance(layer, Heads) else (layer,)
+def with_heads(layer: Layer, heads: Sequence[Attention]) -> Layer:
+    """The layer with other heads."""
+    return Heads(heads, None, layer.beside) if layer.beside or len(heads) > 1 else heads[0]
 
 
-def perceptron_of(layer: Layer) -> Perceptron | None:
-    """The perceptron of a layer, if there is one."""
-    return layer.perceptron if isinstance(layer, Heads) else None
+def push_beside(layer: Layer, x: np.ndarray, masses: np.ndarray | None = None) -> np.ndarray:
+    """The sum of g over the terms beside the heads, at tokens ... x N x d.
+
+    The density that a term depends on is that of the tokens of the same cloud, with these masses.
+    """
+    push = np.zeros_like(x)
+    weights = np.ones(x.shape[-2]) if masses is None else masses
+    for term in layer.beside:
+        if term.depends_on_density:
+            for i in np.ndindex(x.shape[:-2]):
+                push[i] += term.push(x[i], Sources.of(x[i], weights))
+        else:
+            push += term.push(x)
+    return push
 
 
-def with_perceptron(layer: Layer, perceptron: Perceptron | None) -> Layer:
-    """The same heads, and this perceptron beside them."""
-    if perceptron is None and len(heads_of(layer)) == 1:
-        return heads_of(layer)[0]
-    return Heads(heads_of(layer), perceptron)
+def is_one_head(layer: Layer) -> bool:
+    """Whether a layer is one head alone, of which alone there is a theory."""
+    return len(layer.terms) == 1
 
 
 @lru_cache(maxsize=_KNOWN)
-def pushing(layer: Layer) -> float:
+def speed_bound(layer: Layer) -> float:
     """A bound on how fast a layer moves tokens where the softmax has its denominator."""
-    perceptron = perceptron_of(layer)
-    speed = sum(float(np.linalg.norm(head.value, 2)) for head in heads_of(layer))
-    return speed + (perceptron.speed if perceptron else 0.0)
+    return sum(term.speed_bound for term in layer.terms)
 
 
 @lru_cache(maxsize=_KNOWN)
-def sharpness(layer: Layer) -> float:
+def inverse_kernel_width_squared(layer: Layer) -> float:
     """Largest beta |B| of heads at finite temperature, whose kernels are its -1/2 power wide."""
-    finite = [head for head in heads_of(layer) if not head.zero_temperature]
+    finite = [head for head in layer.heads if not head.zero_temperature]
     return max(
         (head.beta * float(np.linalg.norm(head.query.T @ head.key, 2)) for head in finite),
         default=0.0,
@@ -128,14 +167,13 @@ def sharpness(layer: Layer) -> float:
 
 
 @lru_cache(maxsize=_KNOWN)
-def memory(layer: Layer) -> float:
+def relaxation_time(layer: Layer) -> float:
     """How long errors in the place of mass are remembered; infinite where the flow only turns.
 
     A flow gathers at rates of the order |S|, S the symmetric part of V, and has then forgotten
     them. Where |S| is so small that a turn, 2 pi / |V|, is done before, nothing is forgotten.
     """
-    perceptron = perceptron_of(layer)
-    value = np.sum([head.value for head in heads_of(layer)], axis=0)
-    gathering = float(np.linalg.norm(value + value.T, 2)) / 2
-    gathering += perceptron.speed if perceptron else 0.0
-    return 1 / gathering if gathering > pushing(layer) / (2 * np.pi) else np.inf
+    value = np.sum([head.value for head in layer.heads], axis=0)
+    contraction = float(np.linalg.norm(value + value.T, 2)) / 2
+    contraction += sum(term.contraction for term in layer.beside)
+    return 1 / contraction if contraction > speed_bound(layer) / (2 * np.pi) else np.inf

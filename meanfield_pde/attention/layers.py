@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.heads import Heads, Layer, heads_of
+from meanfield_pde.attention.heads import Heads, Layer, is_one_head
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import check_fields
 from meanfield_pde.support.checks import real
 
 MATRICES = ("query", "key", "value")
@@ -37,6 +38,7 @@ class Layers:
     duration: float
 
     def __post_init__(self) -> None:
+        check_fields(self, "attention.")
         layers = tuple(self.attentions)
         if not layers:
             raise InputError("attention needs at least one layer")
@@ -45,10 +47,10 @@ class Layers:
             raise InputError(f"all layers must have the same dimension, got d = {dimensions}")
         if len({layer.normalise for layer in layers}) > 1:
             raise InputError("all layers must have the same choice of attention.normalise")
-        counts = sorted({len(heads_of(layer)) for layer in layers})
+        counts = sorted({len(layer.heads) for layer in layers})
         if len(counts) > 1:
             raise InputError(f"all layers must have the same number of heads, got {counts}")
-        betas = sorted({tuple(head.beta for head in heads_of(layer)) for layer in layers})
+        betas = sorted({tuple(head.beta for head in layer.heads) for layer in layers})
         if len(betas) > 1:
             found = [one[0] if len(one) == 1 else list(one) for one in betas]
             raise InputError(
@@ -59,6 +61,11 @@ class Layers:
         )
         object.__setattr__(self, "attentions", layers)
         object.__setattr__(self, "duration", duration)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers."""
+        return tuple(self.attentions)
 
     @property
     def dimension(self) -> int:
@@ -95,9 +102,9 @@ def pieces(
 
     InputError if the layers end before `until`.
     """
-    if not isinstance(attention, Layers):
-        return [(attention, start, until)]
-    layers, duration = attention.attentions, attention.duration
+    layers, duration = attention.layers, attention.duration
+    if math.isinf(duration):
+        return [(layers[0], start, until)]
     if until > attention.end * (1 + 1e-12):
         raise InputError(
             f"time.until = {until:g} is beyond the last of the {len(layers)} layers, which ends at "
@@ -114,38 +121,38 @@ def pieces(
 
 def acting(attention: AttentionLike, time: float) -> Layer:
     """The attention that acts up to a time."""
-    if not isinstance(attention, Layers):
-        return attention
-    return attention.attentions[_layer_up_to(attention, time)]
+    return attention.layers[_layer_up_to(attention, time)]
 
 
-def _layer_from(layers: Layers, time: float) -> int:
+def _layer_from(attention: AttentionLike, time: float) -> int:
     """Number of the layer that acts from a time on; a time next to a boundary is one."""
-    return min(math.floor(time / layers.duration + _BOUNDARY), len(layers.attentions) - 1)
+    number = math.floor(time / attention.duration + _BOUNDARY)
+    return min(number, len(attention.layers) - 1)
 
 
-def _layer_up_to(layers: Layers, time: float) -> int:
+def _layer_up_to(attention: AttentionLike, time: float) -> int:
     """Number of the layer that acts up to a time."""
-    number = math.ceil(time / layers.duration - _BOUNDARY) - 1
-    return min(max(number, 0), len(layers.attentions) - 1)
+    number = math.ceil(time / attention.duration - _BOUNDARY) - 1
+    return min(max(number, 0), len(attention.layers) - 1)
 
 
-def layers_of(attention: AttentionLike) -> Sequence[Layer]:
-    """The layers, of which a single attention is one."""
-    return attention.attentions if isinstance(attention, Layers) else (attention,)
+def with_layers(attention: AttentionLike, layers: Sequence[Layer]) -> AttentionLike:
+    """The same schedule of other layers."""
+    return layers[0] if math.isinf(attention.duration) else Layers(layers, attention.duration)
 
 
 def single(attention: AttentionLike, what: str) -> Attention:
     """The attention, for what makes no sense with layers or heads; InputError if several."""
-    layers = layers_of(attention)
+    layers = attention.layers
     if len(layers) > 1:
         raise InputError(
             f"{what} needs an attention that does not change, got {len(layers)} layers"
         )
-    if isinstance(layers[0], Heads):
-        found = f"{len(layers[0].heads)} heads" if len(layers[0].heads) > 1 else "a perceptron"
+    if not is_one_head(layers[0]):
+        several = [f"{len(layers[0].heads)} heads"] if len(layers[0].heads) > 1 else []
+        found = " and ".join([*several, *(term.noun for term in layers[0].beside)])
         raise InputError(f"{what} needs one head alone, got {found}")
-    return layers[0]
+    return layers[0].heads[0]
 
 
 def from_arrays(
@@ -245,11 +252,11 @@ def stack(attention: AttentionLike, name: str) -> np.ndarray:
     Where heads differ in their number of rows, query and key get rows of zeros, which change
     nothing.
     """
-    layers = layers_of(attention)
-    if not any(isinstance(layer, Heads) for layer in layers):
-        matrices = [getattr(layer, name) for layer in layers]
-        return np.stack(matrices) if isinstance(attention, Layers) else matrices[0]
-    table = [[getattr(head, name) for head in heads_of(layer)] for layer in layers]
+    layers = attention.layers
+    table = [[getattr(head, name) for head in layer.heads] for layer in layers]
+    if len(table[0]) == 1:
+        matrices = [row[0] for row in table]
+        return matrices[0] if math.isinf(attention.duration) else np.stack(matrices)
     rows = max(len(matrix) for row in table for matrix in row)
     return np.array(
         [[np.pad(matrix, ((0, rows - len(matrix)), (0, 0))) for matrix in row] for row in table]

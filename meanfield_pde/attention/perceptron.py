@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import ndtr
 
+from meanfield_pde.attention.term import Sources, TermBeside
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import choice, numbers
+from meanfield_pde.support.checks import choice, magnitudes, matrix_rows, numbers
 
 # The activation, and its Lipschitz constant: that of u Phi(u) is Phi + u phi at u = sqrt 2.
 ACTIVATIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
@@ -28,7 +29,7 @@ _AXES = {"weights_in": 2, "bias_in": 1, "weights_out": 2, "bias_out": 1}
 
 
 @dataclass(frozen=True, eq=False)
-class Perceptron:
+class Perceptron(TermBeside):
     """The perceptron of a layer.
 
     Attributes:
@@ -38,6 +39,10 @@ class Perceptron:
         bias_out: b_out, d numbers; zero if left out.
         activation: "relu", "gelu" or "tanh".
     """
+
+    section: ClassVar[str] = "perceptron"
+    keys: ClassVar[tuple[str, ...]] = (*_AXES, "activation")
+    noun: ClassVar[str] = "a perceptron"
 
     weights_in: Any
     weights_out: Any
@@ -69,21 +74,43 @@ class Perceptron:
         return int(self.weights_in.shape[1])
 
     @property
-    def speed(self) -> float:
+    def speed_bound(self) -> float:
         """A bound on |g|, and on how fast it changes, over the unit ball."""
         slope = ACTIVATIONS[self.activation][1] * float(np.linalg.norm(self.weights_out, 2))
         length = np.linalg.norm(self.weights_in, 2) + np.linalg.norm(self.bias_in)
         return float(slope * length + np.linalg.norm(self.bias_out))
 
-    def drift(self, x: np.ndarray) -> np.ndarray:
+    def push(
+        self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
+    ) -> np.ndarray:
         """G at each row of x, N x d."""
         activation = ACTIVATIONS[self.activation][0]
         return activation(x @ self.weights_in.T + self.bias_in) @ self.weights_out.T + self.bias_out
 
-    def velocity(self, x: np.ndarray) -> np.ndarray:
-        """P_x g at each row of x."""
-        push = self.drift(x)
-        return push - (push * x).sum(axis=1, keepdims=True) * x
+    def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
+        """Rotations that change neither what goes in nor what comes out commute with it."""
+        out = np.column_stack([self.weights_out, self.bias_out])
+        matrices = [
+            matrix / max(float(np.abs(matrix).max()), 1e-300) for matrix in (self.weights_in, out)
+        ]
+        return [matrices[0] @ generators, generators @ matrices[1]]
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> Perceptron:
+        """The perceptron of a section [perceptron]."""
+        for key in ("weights_in", "weights_out"):
+            if key not in table:
+                raise InputError(f"perceptron.{key} is missing")
+            matrix_rows(table[key], f"perceptron.{key}")
+        for key in ("bias_in", "bias_out"):
+            if key in table:
+                matrix_rows([table[key]], f"perceptron.{key}")
+        return cls(**table)
+
+    def table(self) -> dict[str, Any]:
+        """The section [perceptron]."""
+        arrays = {name: getattr(self, name).tolist() for name in _AXES}
+        return arrays | {"activation": self.activation}
 
 
 def _array(given: Any, name: str) -> np.ndarray:
@@ -91,5 +118,6 @@ def _array(given: Any, name: str) -> np.ndarray:
     if array.ndim != _AXES[name] or not array.size or not np.isfinite(array).all():
         shape = "a matrix" if _AXES[name] == 2 else "a list"
         raise InputError(f"perceptron.{name} must be {shape} of finite numbers")
+    magnitudes(array, f"perceptron.{name}")
     array.setflags(write=False)
     return array

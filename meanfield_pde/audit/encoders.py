@@ -23,6 +23,7 @@ import numpy as np
 from meanfield_pde.audit.tensors import Tensors, check_header
 from meanfield_pde.audit.weights import Encoder, HeadWeights, default_beta, read_npz
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import check_file
 
 INSTALL_HINT = "pip install 'meanfield_pde[audit]'"
 _REAL = ("F16", "F32", "F64")
@@ -77,8 +78,7 @@ def read_encoder(path: str | Path) -> Encoder:
     path = Path(path)
     if path.is_dir():
         return _read_safetensors(_file_of_folder(path))
-    if not path.is_file():
-        raise InputError(f"{path}: no such file of weights")
+    check_file(path, f"{path}: no such file of weights")
     if path.suffix.lower() == ".npz":
         return read_npz(path)
     if path.suffix.lower() == ".safetensors":
@@ -105,6 +105,7 @@ def _read_safetensors(path: Path) -> Encoder:
         raise InputError(
             f"{path}: reading .safetensors needs the package safetensors: {INSTALL_HINT}"
         )
+    check_file(path, f"{path}: no such file of weights")  # in a folder it may be anything
     check_header(path)
     shapes = Tensors(path).shapes()
     family, prefix, layers = _recognise(shapes, path)
@@ -239,10 +240,7 @@ def _gain_name(
 
 def _config(path: Path) -> dict[str, Any]:
     file = path.parent / "config.json"
-    if not file.is_file():
-        raise InputError(
-            f"{path}: config.json is not beside it, which says how many heads a layer has"
-        )
+    check_file(file, f"{path}: config.json is not beside it, which says how many heads a layer has")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

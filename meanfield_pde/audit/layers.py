@@ -20,7 +20,7 @@ the next than its tokens do among each other, and all runs would differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +78,20 @@ class LayerAudit:
     drifted: bool = False
 
 
+@dataclass(frozen=True)
+class LifetimeEnd:
+    """Where the lifetimes of the layers are used up.
+
+    Attributes:
+        depth: in layers; infinite if not before the last layer. None if no head has a limit.
+        heads: over which it is taken, (layer, head): of each layer up to there the one with the
+            longest lifetime among those with a limit.
+    """
+
+    depth: float | None
+    heads: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class TokenAudit:
     """All layers, and what they say together.
@@ -85,9 +99,8 @@ class TokenAudit:
     Attributes:
         layers: the clouds.
         stop_depth: the first cloud from which on none changes by more than the tolerance.
-        lifetime_depth: where the predicted lifetime of the density ends, in layers; infinite if
-            not before the last layer of the prediction. None if no head has a limit.
-        token_lifetime_depth: the same for as many tokens as there are.
+        lifetime: where the predicted lifetime of the density ends.
+        token_lifetime: the same for as many tokens as there are.
         tolerance: in radians.
         level: of the tests.
         count: the number of tokens.
@@ -97,8 +110,8 @@ class TokenAudit:
 
     layers: tuple[LayerAudit, ...]
     stop_depth: int | None
-    lifetime_depth: float | None
-    token_lifetime_depth: float | None
+    lifetime: LifetimeEnd
+    token_lifetime: LifetimeEnd
     tolerance: float
     level: float
     count: int
@@ -157,8 +170,8 @@ def audit_layers(
     return TokenAudit(
         tuple(layers),
         _stop_depth(layers, tolerance),
-        _depth([[h.lifetime for h in layer if h.limit] for layer in by_layer]),
-        _depth([[h.token_lifetime(count) for h in layer if h.limit] for layer in by_layer]),
+        _lifetime_end(by_layer, lambda head: head.lifetime),
+        _lifetime_end(by_layer, lambda head: head.token_lifetime(count)),
         tolerance,
         level,
         count,
@@ -254,18 +267,27 @@ def _stop_depth(layers: Sequence[LayerAudit], tolerance: float) -> int | None:
     return depth
 
 
-def _depth(lifetimes: Sequence[Sequence[float | None]]) -> float | None:
-    """Depth at which the lifetimes are used up, each layer using 1 / (the longest of its heads)."""
-    longest = [max((one for one in layer if one is not None), default=None) for layer in lifetimes]
-    known = [one for one in longest if one is not None]
-    if not known:
-        return None
-    if len(longest) == 1:
-        return known[0]
+def _lifetime_end(
+    by_layer: Sequence[Sequence[HeadAudit]], lifetime: Callable[[HeadAudit], float | None]
+) -> LifetimeEnd:
+    """Where the lifetimes are used up.
+
+    Each layer uses 1 / (the longest lifetime of its heads with a limit), and 0 if none has one.
+    """
+    longest: list[tuple[float, HeadAudit]] = []
+    for layer in by_layer:
+        known = [(life, h) for h in layer if h.limit and (life := lifetime(h)) is not None]
+        if known:
+            longest.append(max(known, key=lambda one: one[0]))
+    heads = tuple((head.layer, head.head) for _, head in longest)
+    if not longest:
+        return LifetimeEnd(None)
+    if len(by_layer) == 1:
+        return LifetimeEnd(longest[0][0], heads)
     used = 0.0
-    for depth, life in enumerate(longest):
-        rate = 0.0 if life is None or math.isinf(life) else 1 / max(life, 1e-300)
+    for number, (life, head) in enumerate(longest):
+        rate = 0.0 if math.isinf(life) else 1 / max(life, 1e-300)
         if used + rate >= 1:
-            return depth + (1 - used) / rate
+            return LifetimeEnd(head.layer + (1 - used) / rate, heads[: number + 1])
         used += rate
-    return math.inf
+    return LifetimeEnd(math.inf, heads)

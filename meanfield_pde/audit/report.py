@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from meanfield_pde.audit.heads import LARGEST_PROVED, HeadAudit
-from meanfield_pde.audit.layers import UNEXPLAINED, TokenAudit
+from meanfield_pde.audit.layers import UNEXPLAINED, LifetimeEnd, TokenAudit
 from meanfield_pde.audit.weights import Encoder
 from meanfield_pde.support.plain import plain
 
@@ -142,8 +142,10 @@ def summary(
                 "flagged": [one.layer for one in tokens.layers if one.flagged],
                 "drifted": [one.layer for one in tokens.layers if one.drifted],
                 "stop_depth": tokens.stop_depth,
-                "lifetime_depth": tokens.lifetime_depth,
-                "token_lifetime_depth": tokens.token_lifetime_depth,
+                "lifetime_depth": tokens.lifetime.depth,
+                "lifetime_heads": [list(place) for place in tokens.lifetime.heads],
+                "token_lifetime_depth": tokens.token_lifetime.depth,
+                "token_lifetime_heads": [list(place) for place in tokens.token_lifetime.heads],
                 "layers": layer_rows(tokens),
                 "notes": list(tokens.notes),
             }
@@ -152,9 +154,13 @@ def summary(
 
 
 def table(
-    encoder: Encoder, heads: Sequence[HeadAudit], count: int, tokens: TokenAudit | None = None
+    encoder: Encoder,
+    heads: Sequence[HeadAudit],
+    count: int,
+    tokens: TokenAudit | None = None,
+    further: Sequence[str] = (),
 ) -> str:
-    """All of it as text."""
+    """All of it as text, with further notes; the last line says what tokens come to."""
     lines = [
         f"{encoder.family}: {encoder.layers} layers x {encoder.heads} heads, d = "
         f"{encoder.dimension}, d_head = {encoder.head_dimension}; times in layers, N = {count}",
@@ -168,7 +174,9 @@ def table(
     lines += _aligned(cells)
     if tokens is not None:
         lines += ["", *_token_lines(tokens)]
-    lines += ["", *(f"- {note}" for note in notes(encoder, heads)), f"- {LIMITS}"]
+    lines += ["", *(f"- {note}" for note in (*notes(encoder, heads), LIMITS, *further))]
+    if tokens is not None:
+        lines += ["", _conclusion(tokens)]
     return "\n".join(lines)
 
 
@@ -184,19 +192,51 @@ def _token_lines(audit: TokenAudit) -> list[str]:
             if is_so
         )
         cells.append([_number(row[name]) for name, _ in _LAYER_NAMES] + [interval, mark])
-    depth = "not reached" if audit.stop_depth is None else f"layer {audit.stop_depth}"
     lines = [f"{audit.count} tokens", *_aligned(cells)]
-    lines += [
-        f"deviates: the heads leave more than {UNEXPLAINED:.0%} of the step unexplained, and "
-        f"p <= {audit.level:g} for noise (corrected for the layers)",
-        f"no change above {audit.tolerance:g} rad from: {depth}",
-        f"predicted lifetime ends: {_number(audit.lifetime_depth)} (density), "
-        f"{_number(audit.token_lifetime_depth)} ({audit.count} tokens)",
-    ]
+    if flagged := [str(one.layer) for one in audit.layers if one.flagged]:
+        lines.append(
+            f"deviates: layer {', '.join(flagged)}; the heads leave more than {UNEXPLAINED:.0%} of "
+            f"the step into each unexplained, and p <= {audit.level:g} for noise (corrected for "
+            "the layers)"
+        )
+    if drifted := [str(one.layer) for one in audit.layers if one.drifted]:
+        lines.append(
+            f"drift: layer {', '.join(drifted)}; p <= {audit.level:g} against the baseline"
+        )
+    notes = list(audit.notes)
     if audit.paired is not None:
-        how = "same inputs, swapped in pairs" if audit.paired else "different inputs"
-        lines.append(f"drift: p <= {audit.level:g} against the baseline ({how})")
-    return lines + [f"- {note}" for note in audit.notes]
+        how = "the same inputs, swapped in pairs" if audit.paired else "different inputs"
+        notes.append(f"tested against the baseline as {how}")
+    return lines + [f"- {note}" for note in notes]
+
+
+def _conclusion(audit: TokenAudit) -> str:
+    """One line: what was found nowhere, where the clouds stop, and the lifetime predicted."""
+    nowhere = [] if any(one.flagged for one in audit.layers) else ["no layer deviates"]
+    if audit.paired is not None and not any(one.drifted for one in audit.layers):
+        nowhere.append("none drifts from the baseline" if nowhere else "no layer drifts")
+    stop = f"from layer {audit.stop_depth} on nothing changes by more than"
+    if audit.stop_depth is None:
+        stop = "up to the last layer tokens change by more than"
+    parts = [*([", ".join(nowhere)] if nowhere else []), f"{stop} {audit.tolerance:g} rad"]
+    if audit.lifetime.depth is None:
+        return "; ".join([*parts, "no lifetime is predicted, as no head has a limit"])
+    parts.append(
+        "predicted lifetime, over the longest-lived head with a limit of each layer until then: "
+        f"{_ends(audit.lifetime)} for the density, {_ends(audit.token_lifetime)} for "
+        f"{audit.count} tokens"
+    )
+    return "; ".join(parts)
+
+
+def _ends(found: LifetimeEnd) -> str:
+    """Where a lifetime ends, and over which heads it was taken."""
+    if found.depth is None:
+        return "none"
+    where = "not within the layers"
+    if math.isfinite(found.depth):
+        where = f"{_number(found.depth)} layers"
+    return f"{where} ({', '.join(f'layer {layer} head {head}' for layer, head in found.heads)})"
 
 
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:

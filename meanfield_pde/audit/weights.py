@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import magnitudes
 from meanfield_pde.support.npz import read_arrays
 
-# Four factors of this size and their sums stay in the range of doubles.
-LARGEST = 1e70
 ARRAYS = ("query", "key", "value", "output", "beta")
 
 
@@ -89,11 +88,13 @@ class Encoder:
         for i, head in enumerate(heads):
             for name in ("query", "key", "value", "output"):
                 matrix = getattr(head, name)
-                if matrix is not None and not (np.abs(matrix) < LARGEST).all():
-                    raise InputError(
-                        f"{self.path}: {name} of layer {number}, head {i} has entries that are "
-                        "not finite, or huge; the file is damaged, or the training diverged"
-                    )
+                if matrix is None:
+                    continue
+                where = f"{self.path}: {name} of layer {number}, head {i}"
+                try:
+                    magnitudes(matrix, where)
+                except InputError as error:
+                    raise InputError(f"{error} (damaged, or the training diverged)") from None
         return heads
 
 

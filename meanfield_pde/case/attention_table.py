@@ -1,81 +1,83 @@
-"""The sections [attention] and [perceptron]: their tables in, an attention out, and back."""
+"""The section [attention], and those of terms beside it: tables in, an attention out, and back."""
 
 from __future__ import annotations
 
 import math
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from meanfield_pde.attention.field import ConstantField
 from meanfield_pde.attention.head import Attention, read_weights
-from meanfield_pde.attention.heads import Heads, heads_of, perceptron_of, with_perceptron
+from meanfield_pde.attention.heads import Heads
 from meanfield_pde.attention.layers import (
     MATRICES,
     AttentionLike,
-    Layers,
     from_arrays,
-    layers_of,
     stack,
+    with_layers,
 )
 from meanfield_pde.attention.perceptron import Perceptron
+from meanfield_pde.attention.term import TermBeside
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import choice, input_path, known_keys, real
+from meanfield_pde.support.checks import input_path, known_keys, matrix_rows, real
 
 Table = dict[str, Any]
 
 HEAD_KEYS = (*MATRICES, "beta")
 ATTENTION_KEYS = (*HEAD_KEYS, "heads", "weights", "normalise", "layer_duration")
-PERCEPTRON_KEYS = ("weights_in", "bias_in", "weights_out", "bias_out", "activation")
+# Terms beside the heads, by their sections: a new one is a class, and a line here.
+TERMS: dict[str, type[TermBeside]] = {one.section: one for one in (Perceptron, ConstantField)}
 
 
-def attention_of(table: Table, folder: Path, perceptron: Table | None = None) -> AttentionLike:
-    """The attention of a section [attention], in each layer with that of [perceptron].
+def attention_of(
+    table: Table, folder: Path, beside: Mapping[str, Table] | None = None
+) -> AttentionLike:
+    """The attention of a section [attention], in each layer with the terms beside it.
 
     Args:
         table: the section.
         folder: files are named relative to it.
-        perceptron: the section [perceptron], if there is one.
+        beside: the sections of the terms beside it, such as [perceptron].
     """
     attention = _attention(table, folder)
-    if perceptron is None:
+    terms = [TERMS[name].from_table(section) for name, section in (beside or {}).items()]
+    if not terms:
         return attention
-    beside = _perceptron(perceptron)
-    if beside.dimension != attention.dimension:
-        raise InputError(
-            f"perceptron.weights_in must have as many columns as attention.value "
-            f"({attention.dimension}), got {beside.dimension}"
-        )
-    layers = [with_perceptron(layer, beside) for layer in layers_of(attention)]
-    return Layers(layers, attention.duration) if isinstance(attention, Layers) else layers[0]
+    for term in terms:
+        if term.dimension != attention.dimension:
+            raise InputError(
+                f"[{term.section}] is in dimension {term.dimension}, but attention.value is "
+                f"{attention.dimension} x {attention.dimension}"
+            )
+    return with_layers(attention, [Heads(layer.heads, None, terms) for layer in attention.layers])
 
 
 def attention_table(attention: AttentionLike) -> Table:
     """The section [attention] that `attention_of` reads."""
-    first = layers_of(attention)[0]
+    first = attention.layers[0]
     normalise = {"normalise": attention.normalise}
-    if isinstance(attention, Layers):
-        betas = [_plain(head.beta) for head in heads_of(first)]
-        several = isinstance(first, Heads) and len(betas) > 1
+    if math.isfinite(attention.duration):
+        betas = [_plain(head.beta) for head in first.heads]
+        several = len(betas) > 1
         return (
             {name: stack(attention, name).tolist() for name in MATRICES}
             | {"beta": betas if several else betas[0]}
             | normalise
             | {"layer_duration": attention.duration}
         )
-    if len(heads_of(first)) > 1:
-        return {"heads": [_head_table(head) for head in heads_of(first)]} | normalise
-    return _head_table(heads_of(first)[0]) | normalise
+    if len(first.heads) > 1:
+        return {"heads": [_head_table(head) for head in first.heads]} | normalise
+    return _head_table(first.heads[0]) | normalise
 
 
-def perceptron_table(attention: AttentionLike) -> Table:
-    """The section [perceptron]; empty without one. That of all layers, if these have the same."""
-    found = [perceptron_of(layer) for layer in layers_of(attention)]
-    if any(one is not found[0] for one in found):
-        raise InputError("a case file has one perceptron for all layers; these have several")
-    if found[0] is None:
-        return {}
-    arrays = {name: getattr(found[0], name).tolist() for name in PERCEPTRON_KEYS[:-1]}
-    return arrays | {"activation": found[0].activation}
+def tables_beside(attention: AttentionLike) -> dict[str, Table]:
+    """The sections of the terms beside the heads, which all layers share."""
+    first, *others = (layer.beside for layer in attention.layers)
+    if any(one is not two for beside in others for one, two in zip(first, beside, strict=True)):
+        raise InputError("a case file has the same perceptron for all layers; these have several")
+    return {term.section: term.table() for term in first}
 
 
 def _attention(table: Table, folder: Path) -> AttentionLike:
@@ -109,26 +111,13 @@ def _heads(given: Any, normalise: Any) -> AttentionLike:
         for key in HEAD_KEYS:
             if key not in table:
                 raise InputError(f"{name}.{key} is missing")
-        matrices: Table = {key: _matrix(table[key], f"{name}.{key}") for key in MATRICES}
+        matrices: Table = {key: matrix_rows(table[key], f"{name}.{key}") for key in MATRICES}
         beta = _beta(table["beta"], f"{name}.beta")
         try:
             heads.append(Attention(**matrices, beta=beta, normalise=normalise))
         except InputError as error:
             raise InputError(str(error).replace("attention", name, 1)) from None
     return heads[0] if len(heads) == 1 else Heads(heads)
-
-
-def _perceptron(table: Table) -> Perceptron:
-    for key in ("weights_in", "weights_out"):
-        if key not in table:
-            raise InputError(f"perceptron.{key} is missing")
-        _matrix(table[key], f"perceptron.{key}")
-    for key in ("bias_in", "bias_out"):
-        if key in table:
-            _matrix([table[key]], f"perceptron.{key}")
-    if "activation" in table:
-        choice(table["activation"], "perceptron.activation", ("relu", "gelu", "tanh"))
-    return Perceptron(**table)
 
 
 def _exclude(table: Table, key: str, others: tuple[str, ...]) -> None:
@@ -143,28 +132,10 @@ def _matrices(given: Any, name: str) -> Any:
     while isinstance(first, list) and first:
         first, axes = first[0], axes + 1
     if axes <= 2:
-        return _matrix(given, name)
+        return matrix_rows(given, name)
     if axes > 4 or not isinstance(given, list):
         raise InputError(f"{name} must be a matrix, or one for each layer (and head)")
     return [_matrices(one, f"{name}[{i}]") for i, one in enumerate(given)]
-
-
-def _matrix(given: Any, name: str) -> list[list[float]]:
-    if not isinstance(given, list) or not all(isinstance(row, list) for row in given):
-        raise InputError(
-            f"{name} must be a matrix [[...], [...]], a list of rows, got {reprlib.repr(given)}"
-        )
-    rows = [
-        [real(entry, f"{name}[{i}][{j}]", "a finite number") for j, entry in enumerate(row)]
-        for i, row in enumerate(given)
-    ]
-    for i, row in enumerate(rows):
-        if len(row) != len(rows[0]):
-            raise InputError(
-                f"{name} must have rows of equal length, got {len(rows[0])} entries in row 0 "
-                f"and {len(row)} in row {i}"
-            )
-    return rows
 
 
 def _betas(given: Any) -> float | list[float]:

@@ -10,11 +10,12 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from meanfield_pde.amr.settings import MOST_CELLS, AdaptSettings
 from meanfield_pde.attention.layers import AttentionLike, pieces
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.initial.uniform import Uniform
-from meanfield_pde.solver.following import check_resolution
+from meanfield_pde.mesh.surface import MOST_GRADE
 from meanfield_pde.solver.settings import (
     CompareCase,
     NoiseCase,
@@ -27,9 +28,8 @@ from meanfield_pde.support.checks import choice, duration, real, to_path, whole
 MESH_KINDS = ("circle", "sphere", "file")
 FIELDS = ("pvd", "xdmf", "none")
 DIMENSIONS = {"circle": 2, "sphere": 3}
+ADAPT_KEYS = ("tolerance", "max_cells")  # the settings of an adaptive mesh that users meet
 DEFAULT_CELLS = {"circle": 800, "sphere": 5120}
-MOST_CELLS = 2**31 - 1  # cells are numbered by 32-bit integers
-MOST_GRADE = 1e4  # beyond it, cells are too thin to be of use, and steps too short
 # A polygon needs three cells; twenty is the icosahedron.
 FEWEST_CELLS = {"circle": 3, "sphere": 20}
 
@@ -44,15 +44,12 @@ class MeshCase:
             this many. None stands for the default, 800 and 5120; a file has its own number.
         grade: above 1, cells are refined toward the cluster axis by this factor.
         path: the mesh file, for kind "file" only.
-        resolution: in radians; cells are split and merged as the mass moves, so that the mesh's own
-            part of the error in W_1 stays below it. None keeps the mesh as it is.
     """
 
     kind: str
     cells: int | None = None
     grade: float = 1.0
     path: Path | None = None
-    resolution: float | None = None
 
     def __post_init__(self) -> None:
         choice(self.kind, "mesh.kind", MESH_KINDS)
@@ -63,9 +60,6 @@ class MeshCase:
             lambda g: 1 <= g <= MOST_GRADE,
         )
         object.__setattr__(self, "grade", grade)
-        if self.resolution is not None:
-            resolution = check_resolution(self.resolution, self.dimension)
-            object.__setattr__(self, "resolution", resolution)
         if self.kind == "file":
             if self.path is None:
                 raise InputError("mesh.path is missing: kind 'file' needs the path of a mesh")
@@ -128,11 +122,13 @@ class OutputCase:
 class Case:
     """One problem: attention, mesh, initial density, and how to solve and save it.
 
+    `adapt` is the tolerance of an adaptive mesh and its largest size; None keeps the mesh as it is.
     `source` is the case file it came from, if any.
     """
 
     attention: AttentionLike
     mesh: MeshCase
+    adapt: AdaptSettings | None = None
     time: TimeCase
     initial: InitialDensity = field(default_factory=Uniform)
     noise: NoiseCase = field(default_factory=NoiseCase)
@@ -148,6 +144,8 @@ class Case:
                 f"mesh.kind '{self.mesh.kind}' needs a {self.mesh.dimension} x "
                 f"{self.mesh.dimension} attention.value, got {d} x {d}"
             )
+        if self.adapt is not None:
+            object.__setattr__(self, "adapt", AdaptSettings.of(self.adapt, d))
         self.initial.check(d)
         pieces(self.attention, 0.0, self.time.until)  # refuses layers that end before
         check_noise(self.noise.strength, self.solver, self.compare)

@@ -14,26 +14,37 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.attention.layers import MATRICES
 from meanfield_pde.case.attention_table import (
     ATTENTION_KEYS,
-    PERCEPTRON_KEYS,
+    TERMS,
     Table,
     attention_of,
 )
-from meanfield_pde.case.case import DIMENSIONS, Case, MeshCase, OutputCase, check_dimension
+from meanfield_pde.case.case import (
+    ADAPT_KEYS,
+    DIMENSIONS,
+    Case,
+    MeshCase,
+    OutputCase,
+    check_dimension,
+)
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.initial.kinds import KINDS
 from meanfield_pde.solver.settings import CompareCase, NoiseCase, SolverCase, TimeCase
+from meanfield_pde.support.arguments import typed_except
 from meanfield_pde.support.checks import choice, did_you_mean, input_path, known_keys
+from meanfield_pde.support.old_names import with_new_keys
 
 LOG = logging.getLogger("meanfield_pde")
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "attention": ATTENTION_KEYS,
-    "perceptron": PERCEPTRON_KEYS,
+    **{name: term.keys for name, term in TERMS.items()},
     "initial": ("kind", *dict.fromkeys(key for one in KINDS.values() for key in one.keys)),
+    "adapt": ADAPT_KEYS,
 } | {
     name: tuple(key.name for key in fields(section))
     for name, section in (
@@ -47,13 +58,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 # The keys besides `kind` that each kind takes.
 MESH_KEYS = {
-    "circle": ("cells", "grade", "resolution"),
-    "sphere": ("cells", "grade", "resolution"),
-    "file": ("path", "resolution"),
+    "circle": ("cells", "grade"),
+    "sphere": ("cells", "grade"),
+    "file": ("path",),
 }
 INITIAL_KEYS = {kind: one.keys for kind, one in KINDS.items()}
 
 
+@typed_except("until", "output")  # of which messages say where they belong in the file
 def read_case(
     path: str | Path, *, until: float | None = None, output: str | Path | None = None
 ) -> Case:
@@ -69,7 +81,10 @@ def read_case(
     """
     path = Path(path)
     try:
-        return _case(_sections(_load(path)), path, until, output)
+        document, notes = with_new_keys(_load(path))
+        for note in notes:
+            LOG.warning("%s: %s", path, note)
+        return _case(_sections(document), path, until, output)
     except InputError as error:
         message = " ".join(str(error).split())  # numpy breaks the lines of what it prints
         raise InputError(f"{path}: {message}") from None
@@ -120,10 +135,13 @@ def _case(sections: dict[str, Table], path: Path, until: float | None, output: A
     if "heads" not in sections.get("attention", {}):
         attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
         _require(sections, "attention", *attention_keys, "beta")
-    attention = attention_of(sections["attention"], path.parent, sections.get("perceptron"))
+    beside = {name: sections[name] for name in TERMS if name in sections}
+    attention = attention_of(sections["attention"], path.parent, beside)
     d = check_dimension(attention)
     if "noise" in sections:
         _require(sections, "noise", "strength")
+    if "adapt" in sections:
+        _require(sections, "adapt", "tolerance")
     mesh: Table = {"kind": next(kind for kind in DIMENSIONS if DIMENSIONS[kind] == d)}
     mesh |= sections.get("mesh", {})
     choice(mesh["kind"], "mesh.kind", MESH_KEYS)
@@ -136,6 +154,7 @@ def _case(sections: dict[str, Table], path: Path, until: float | None, output: A
     return Case(
         attention=attention,
         mesh=MeshCase(**mesh),
+        adapt=AdaptSettings(**sections["adapt"]) if "adapt" in sections else None,
         initial=_initial(sections.get("initial", {}), path.parent),
         noise=NoiseCase(**sections.get("noise", {})),
         solver=SolverCase(**sections.get("solver", {})),

@@ -9,9 +9,15 @@ from typing import Any
 
 import tomli_w
 
-from meanfield_pde.case.attention_table import attention_table, perceptron_table
-from meanfield_pde.case.case import Case
+from meanfield_pde.amr.settings import MAX_CELLS
+from meanfield_pde.case.attention_table import attention_table, tables_beside
+from meanfield_pde.case.case import ADAPT_KEYS, Case
 from meanfield_pde.case.file import MESH_KEYS, SECTIONS, Table, parse
+from meanfield_pde.support.old_names import with_new_keys
+
+# Results do not depend on it: whoever was refused for it goes on with a larger one.
+MAX_CELLS_KEY = "adapt.max_cells"
+FREE = ("time", "output", MAX_CELLS_KEY)  # what may change when a run is resumed
 
 
 def case_text(case: Case) -> str:
@@ -19,11 +25,12 @@ def case_text(case: Case) -> str:
     attention, mesh = case.attention, case.mesh
     tables: dict[str, Table] = {
         "attention": attention_table(attention),
-        "perceptron": perceptron_table(attention),
+        **tables_beside(attention),
         "mesh": _fields(
             mesh, "kind", *(key for key in MESH_KEYS[mesh.kind] if getattr(mesh, key) is not None)
         )
         | ({"path": mesh.path.resolve().as_posix()} if mesh.path else {}),
+        "adapt": _fields(case.adapt, *ADAPT_KEYS) if case.adapt else {},
         "noise": _fields(case.noise, "strength") if case.noise.strength else {},
         "initial": case.initial.to_table(),
         "solver": _fields(case.solver, *SECTIONS["solver"]),
@@ -59,13 +66,13 @@ def differing_keys(text: str, other: str, *, ignore: Iterable[str] = ()) -> tupl
 
 
 def same_problem(text: str, other: str) -> bool:
-    """Whether two case texts are one problem, which a run may resume: [time], [output] aside."""
-    return not differing_keys(text, other, ignore=("time", "output"))
+    """Whether two case texts are one problem, which a run may resume: `FREE` aside."""
+    return not differing_keys(text, other, ignore=FREE)
 
 
 def same_case(text: str, other: str) -> bool:
     """Whether two case texts give the same results, wherever these are written."""
-    return not differing_keys(text, other, ignore=("output.directory",))
+    return not differing_keys(text, other, ignore=("output.directory", MAX_CELLS_KEY))
 
 
 def _fields(section: object, *names: str) -> Table:
@@ -76,8 +83,12 @@ def _fields(section: object, *names: str) -> Table:
 
 
 def _flat(text: str) -> Table:
+    """The values of a case text by "section.key"; one of an earlier version like one of this."""
+    tables, _ = with_new_keys(parse(text))
+    if isinstance(adapt := tables.get("adapt"), dict):
+        tables["adapt"] = {"max_cells": MAX_CELLS} | adapt  # the key is newer than the mesh
     return {
         f"{section}.{key}": value
-        for section, table in parse(text).items()
+        for section, table in tables.items()
         for key, value in (table if isinstance(table, dict) else {"": table}).items()
     }

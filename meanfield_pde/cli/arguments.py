@@ -34,10 +34,10 @@ def vector(text: str) -> list[float]:
     return [number(part) for part in text.split(",")]
 
 
-def add_however_long(parser: argparse.ArgumentParser) -> None:
+def add_allow_long(parser: argparse.ArgumentParser) -> None:
     """The option that lifts the bound on the number of steps."""
     parser.add_argument(
-        "--however-long", action="store_true", help="more than 1e9 steps are meant, not a slip"
+        "--allow-long", action="store_true", help="more than 1e9 steps are meant, not a slip"
     )
 
 

@@ -21,7 +21,7 @@ from meanfield_pde.cli.arguments import Command, number, path
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures.audit import draw_audit
 from meanfield_pde.results.tables import write_table
-from meanfield_pde.support.files import replace_file, replace_text
+from meanfield_pde.support.files import make_folder, replace_file, replace_text
 from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
@@ -105,23 +105,25 @@ def _audit(options: argparse.Namespace) -> str:
         except InputError as error:
             raise InputError(f"{options.tokens}: {error}") from None
     directory: Path = options.output
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     summary = report.summary(encoder, heads, count, tokens)
-    text = report.table(encoder, heads, count, tokens)
+    further: list[str] = []
     if options.export_case is not None:
         layer, head = options.export_case
         place = directory / f"layer-{layer}-head-{head}"
         restriction = restrict(encoder.layer(layer)[head], options.directions)
         notes = write_case(restriction, place, layers=encoder.layers, tokens=measured)
         summary["case"] = {"directory": str(place), "notes": notes}
-        text += "".join(f"\n- {note}" for note in (f"case in {place}", *notes))
+        further = [f"case in {place}", *notes]
     replace_text(directory / SUMMARY, json_text(summary))
     write_table(directory / HEADS, [report.head_row(head, count) for head in heads])
     replace_file(directory / SUBSPACES, lambda path: _write_subspaces(path, heads))
     if tokens is not None:
         write_table(directory / LAYERS, report.layer_rows(tokens))
     draw_audit(directory, heads, f"{options.weights.resolve().name}: heads", tokens)
-    return json_text(summary) if options.json else text
+    if options.json:
+        return json_text(summary)
+    return report.table(encoder, heads, count, tokens, further)
 
 
 def _check_head(encoder: Encoder, place: list[int]) -> None:

@@ -11,8 +11,7 @@ from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde.attention.heads import Heads
-from meanfield_pde.attention.layers import layers_of
+from meanfield_pde.attention.heads import is_one_head
 from meanfield_pde.case.file import read_case
 from meanfield_pde.case.starter import write_starter
 from meanfield_pde.cli.arguments import figures_elsewhere
@@ -20,12 +19,11 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.figures.tokens import draw_comparison
 from meanfield_pde.initial.sampling import sample_tokens
-from meanfield_pde.judging import report as token_report
-from meanfield_pde.judging.comparison import compare_tokens
 from meanfield_pde.mesh.files import write_surface
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface
-from meanfield_pde.results import folder as results
+from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.measures import read_measure
+from meanfield_pde.results.names import FIGURES
 from meanfield_pde.support.files import check_writable, replace_text
 from meanfield_pde.support.memory import check_fits
 from meanfield_pde.support.ranks import on_root
@@ -36,6 +34,8 @@ from meanfield_pde.theory.fixed_points import FixedPoints, fixed_points
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.tokens.cloud import read_tokens, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens
+from meanfield_pde.verification import report as token_report
+from meanfield_pde.verification.comparison import compare_tokens
 from meanfield_pde.wasserstein import wasserstein
 
 LOG = logging.getLogger("meanfield_pde")
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
             overwrite=options.overwrite,
             resume=options.resume,
             quiet=options.quiet,
-            however_long=options.however_long,
+            allow_long=options.allow_long,
         )
     LOG.info(
         "done: t = %g after %d steps in %.1f s; results in %s, figures in %s",
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         solution.steps,
         solution.wall_time,
         case.output.directory,
-        case.output.directory / results.FIGURES,
+        case.output.directory / FIGURES,
     )
 
 
@@ -91,11 +91,13 @@ def limit(options: argparse.Namespace) -> None:
                 case.noise.strength,
             )
         found: FixedPoints | ProjectionLimit = ProjectionLimit(attention)
-        if isinstance(attention, Heads):
-            found = fixed_points(attention)
+        if not is_one_head(attention.layers[0]) and len(attention.layers) == 1:
+            found = fixed_points(attention.layers[0])
         return json.dumps(found.describe(), indent=2) if options.json else found.report()
 
     def write(text: str) -> None:
+        if options.output.exists() and options.output.samefile(options.case):
+            raise InputError(f"{options.output}: --output is the case file itself; name another")
         if not options.output.parent.is_dir():
             raise InputError(f"{options.output}: there is no folder {options.output.parent}")
         replace_text(options.output, text + "\n")
@@ -129,10 +131,12 @@ def distance(options: argparse.Namespace) -> None:
         if options.json:
             numbers = {f"w{options.p}": found.value, "cost": options.cost}
             names = ("low", "high", "discretisation", "resolved", "status", "method")
-            return json.dumps(numbers | {name: getattr(found, name) for name in names}, indent=2)
+            numbers |= {name: getattr(found, name) for name in names}
+            return json.dumps(numbers | {"densities": found.continuous}, indent=2)
+        certified = "between atoms     " if found.discretisation > 0 else "certified interval"
         lines = [
             f"W{options.p} = {found.value:.12g}",
-            f"certified interval  [{found.low:.12g}, {found.high:.12g}]",
+            f"{certified}  [{found.low:.12g}, {found.high:.12g}]",
             f"status              {found.status} ({found.method})",
         ]
         if found.discretisation > 0:
@@ -194,16 +198,11 @@ def tokens(options: argparse.Namespace) -> None:
 def compare(options: argparse.Namespace) -> None:
     """Compare the tokens of a particle code with the density of a result."""
     comm = MPI.COMM_WORLD
-    result = on_root(comm, lambda: results.read_result(options.result))
+    result = on_root(comm, lambda: read_result(options.result))
     cloud = on_root(comm, lambda: read_tokens(options.tokens))
-    if result.noise or any(isinstance(layer, Heads) for layer in layers_of(result.attention)):
-        raise InputError(
-            f"{options.result}: compare judges codes of one head without noise; hold tokens of "
-            "others against this density with `meanfield-pde wasserstein`"
-        )
     folder = options.output or options.result
-    with figures_elsewhere():  # said before the tokens are judged, which takes a while
-        on_root(comm, check_writable, folder / results.FIGURES)
+    with figures_elsewhere():  # said before the tokens are verified, which takes a while
+        on_root(comm, check_writable, folder / FIGURES)
     try:
         found = compare_tokens(
             result,

@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import read_case
-from meanfield_pde.cli.arguments import Command, add_however_long, number, path
+from meanfield_pde.cli.arguments import Command, add_allow_long, number, path
+from meanfield_pde.errors import SolverError
 from meanfield_pde.experiments.folder import check_betas, check_counts
 from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
 from meanfield_pde.experiments.sweep import run_sweep
@@ -62,7 +63,7 @@ def sweep(options: argparse.Namespace) -> None:
             directory=directory,
             at_once=whole(options.at_once, "--at-once", 1),
             quiet=options.quiet,
-            however_long=options.however_long,
+            allow_long=options.allow_long,
             comm=comm,
         )
     _print_json(options, summary)
@@ -75,17 +76,20 @@ def transition(options: argparse.Namespace) -> None:
     case, directory = _case_and_folder(options, "transition")
     strengths = check_betas(options.strength, fewest=2, name="--strength")
     summary = run_transition(
-        case, strengths, directory=directory, however_long=options.however_long, comm=comm
+        case, strengths, directory=directory, allow_long=options.allow_long, comm=comm
     )
     _print_json(options, summary)
-    if summary["uniform_stable_from"] is not None:
-        LOG.info("the uniform density is stable from %.6g on", summary["uniform_stable_from"])
-    if "transition" in summary:
-        LOG.info(
-            "the transition %s; ordered states exist up to %.6g",
-            "jumps" if summary["transition"] == "jumps" else "is continuous",
-            summary["ordered_up_to"],
-        )
+    if summary["threshold"] is not None:
+        LOG.info("the uniform density is stable from %.6g on", summary["threshold"])
+    if summary["transition"] is not None:
+        how = "jumps" if summary["transition"] == "jumps" else "is continuous"
+        LOG.info("the transition %s", how)
+    if summary["ordered_up_to"] is not None:
+        LOG.info("ordered states exist up to %.6g", summary["ordered_up_to"])
+    for name, reason in summary["reasons"].items():
+        LOG.info("%s: %s", name, reason)
+    if not summary["states"]:
+        raise SolverError(f"{directory}: no state was found; {summary['missing'][0]['reason']}")
     LOG.info("transition.csv, summary.json and figures/transition.png in %s", directory)
 
 
@@ -103,7 +107,7 @@ def lifetime(options: argparse.Namespace) -> None:
             seeds=whole(options.seeds, "--seeds", 1),
             directory=directory,
             until=options.until,
-            however_long=options.however_long,
+            allow_long=options.allow_long,
             comm=comm,
         )
     _print_json(options, summary)
@@ -151,5 +155,5 @@ def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
         "--output", type=path, metavar="DIR", help=f"default {what} in the result folder"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
-    add_however_long(parser)
+    add_allow_long(parser)
     parser.add_argument("--json", action="store_true", help="print the summary")

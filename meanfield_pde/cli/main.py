@@ -8,8 +8,10 @@ once whatever the number of ranks; a traceback only with --debug.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import logging
+import os
 import signal
 import sys
 import time
@@ -23,17 +25,19 @@ from typing import Any
 from mpi4py import MPI
 from petsc4py import PETSc
 
-from meanfield_pde._signals import let_go
+from meanfield_pde._signals import let_go, note_signals
 from meanfield_pde.cli.options import add_commands
 from meanfield_pde.cli.petsc_options import petsc_options
 from meanfield_pde.errors import InputError, MeanfieldError
-from meanfield_pde.support.files import writing
+from meanfield_pde.support.files import check_appendable
+from meanfield_pde.support.old_names import with_new_options
 from meanfield_pde.support.ranks import on_root
 
 LOG = logging.getLogger("meanfield_pde")
 
 # Ranks that fail together wait this long for each other before they end those that did not.
 PATIENCE = 20.0
+INTERRUPTED = 2.0  # seconds that other ranks leave to the first, which waits half of one
 LONGEST_LINE = 280  # characters of a message
 PETSC_NOTE = "Options of PETSc, such as -ts_ssp_type rks3 or -log_view, are given after all others."
 
@@ -45,8 +49,22 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see {self.prog} --help)")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if MPI.COMM_WORLD.rank == 0:
-            super()._print_message(message, file)
+        if MPI.COMM_WORLD.rank == 0 and message:
+            file = file or sys.stderr
+            file.write(message)  # argparse itself is silent where this fails
+            file.flush()
+
+
+class _LogFile(logging.FileHandler):
+    """A file for messages; if it takes no more of them, that is said once, and the run goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name in logging)
+        LOG.removeHandler(self)
+        LOG.warning(
+            "%s: cannot be written; the messages that follow are not in it", self.baseFilename
+        )
+        with contextlib.suppress(OSError):
+            self.close()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -93,14 +111,18 @@ def _run(given: list[str]) -> int:
         _speak_any_encoding()
         if not debug:  # what is not finite is found and named where it matters
             warnings.simplefilter("ignore", RuntimeWarning)
-        # PETSc's handler would turn a closed pipe, or a batch system's SIGTERM, into pages of
-        # advice.
-        PETSc.Sys.popSignalHandler()
+        PETSc.Sys.popSignalHandler()  # there is one if something else has initialised PETSc
+        note_signals()  # which that may have undone
         ours, petsc = _split_petsc(given)
+        ours, notes = with_new_options(ours)
         options = build_parser().parse_args(ours)
         _start_logging(getattr(options, "log", None), quiet=getattr(options, "quiet", False))
+        for note in notes:
+            LOG.warning("%s", note)
         with petsc_options(petsc):
             options.action(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what cannot be written is found while it can be said
     except MeanfieldError as error:  # as a rule raised by every rank
         if comm.rank == 0:
             _report(f"{error} ({error.options})" if error.options else str(error), debug)
@@ -111,10 +133,18 @@ def _run(given: list[str]) -> int:
             _report(f"{error} (rank {comm.rank} alone)", debug)
         return _end_all(error.exit_code)
     except KeyboardInterrupt:
+        if comm.rank != 0:
+            time.sleep(INTERRUPTED)  # as a rule the first rank has said so, and ends all
         _report("interrupted", debug)
         return _end_all(130)
     except MemoryError:
         _report(f"there is not enough memory (rank {comm.rank}); take fewer cells or tokens", debug)
+        return _end_all(1)
+    except OSError as error:  # a terminal, a pipe or a disk that takes no more output, say
+        _drop_output()
+        if not isinstance(error, BrokenPipeError):  # whoever has enough read closes the pipe
+            where = f"{error.filename}: " if error.filename else "writing or reading failed: "
+            _report(f"{where}{error.strerror or error} (rank {comm.rank})", debug)
         return _end_all(1)
     except Exception as error:  # a bug on one rank must not leave the others waiting
         hint = "" if debug else "; --debug gives the traceback"
@@ -141,8 +171,8 @@ def _start_logging(log: Path | None, *, quiet: bool) -> None:
         return
 
     def open_log() -> None:
-        with writing(log):
-            kept = logging.FileHandler(log, encoding="utf-8")
+        check_appendable(log)
+        kept = _LogFile(log, encoding="utf-8")
         kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         LOG.addHandler(kept)
         LOG.debug("%s", " ".join(sys.argv))
@@ -176,6 +206,13 @@ def _all_arrive() -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def _drop_output() -> None:
+    """Have what is left in the buffer of standard output lead nowhere; it would fail again."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _end_all(code: int) -> int:

@@ -6,8 +6,8 @@ from meanfield_pde.case.starter import starter_names
 from meanfield_pde.cli import commands
 from meanfield_pde.cli.arguments import (
     Command,
+    add_allow_long,
     add_figures_folder,
-    add_however_long,
     number,
     path,
     vector,
@@ -40,7 +40,7 @@ def _add_runs(command: Command) -> None:
     run.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
     run.add_argument("--overwrite", action="store_true", help="replace the results that are there")
     run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
-    add_however_long(run)
+    add_allow_long(run)
     run.add_argument("--log", type=path, metavar="FILE", help="add messages, with times, to a file")
 
     limit = command("limit", commands.limit, "spectrum, projection, rates and predicted times")

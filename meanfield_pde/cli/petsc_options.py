@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 from petsc4py import PETSc
 
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.solver.diffusion import configured_solver
-from meanfield_pde.solver.stepper import configured_stepper
+from meanfield_pde.solver.integrator import configured_ts
+from meanfield_pde.support.checks import to_path
+from meanfield_pde.support.files import check_appendable
+from meanfield_pde.support.ranks import on_root
 
-# PETSc would take these, but the steps and their lengths are chosen by `Evolution`.
+# PETSc would take these, but the steps and their lengths are chosen by `Controller`.
 _OURS = ("ts_dt", "ts_time_step", "ts_max_", "ts_init_time", "ts_exact_final_time", "ts_adapt")
 # PETSc's manual has the first name; its code (3.25) reads the second, and ignores the first.
 _RENAMED = {"ts_ssp_nstages": "ts_ssp_num_stages"}
@@ -29,6 +33,8 @@ def petsc_options(given: Sequence[str]) -> Iterator[None]:
     """
     values = _parse(given)
     options = PETSc.Options()
+    if values.get(_LOG_VIEW):
+        on_root(MPI.COMM_WORLD, check_appendable, _log_file(values[_LOG_VIEW] or ""))
     for name, value in values.items():
         options.setValue(name, value)
     try:
@@ -65,7 +71,7 @@ def _check(values: dict[str, str | None]) -> None:
                 f"the PETSc option -{name} has no effect here: the length of the steps follows "
                 "from the density, and [time] says how far to go"
             )
-    configured_stepper(MPI.COMM_SELF).destroy()
+    configured_ts(MPI.COMM_SELF).destroy()
     _try_solver()
     options = PETSc.Options()
     for name in values:
@@ -89,19 +95,31 @@ def _try_solver() -> None:
     try:
         solver.setUp()
     except PETSc.Error as error:
-        reason = str(error).splitlines()[-1].removeprefix("[0] ")
-        raise InputError(f"PETSc refuses its options: {reason}") from error
+        raise InputError(f"PETSc refuses its options: {_reason(error)}") from error
     finally:
         solver.destroy()
         matrix.destroy()
 
 
+def _reason(error: PETSc.Error) -> str:
+    """What is wrong: the last line of PETSc's stack, after the number of the rank."""
+    return str(error).splitlines()[-1].split("] ", 1)[-1]
+
+
+def _log_file(where: str) -> Path:
+    return to_path(where.removeprefix(":"), "-log_view")
+
+
 def _view_log(where: str | None) -> None:
     """Print PETSc's timings, or write them to the file that `-log_view :FILE` names."""
-    if where is None:
-        PETSc.Log.view()
-        return
-    viewer: Any = PETSc.Viewer()
-    viewer.createASCII(where.removeprefix(":"), comm=MPI.COMM_WORLD)
-    PETSc.Log.view(viewer)
-    viewer.destroy()
+    target = "standard output" if where is None else str(_log_file(where))
+    try:
+        if where is None:
+            PETSc.Log.view()
+            return
+        viewer: Any = PETSc.Viewer()
+        viewer.createASCII(target, comm=MPI.COMM_WORLD)
+        PETSc.Log.view(viewer)
+        viewer.destroy()
+    except PETSc.Error as error:
+        raise StorageError(f"{target}: cannot be written ({_reason(error)})") from error

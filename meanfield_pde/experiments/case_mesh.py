@@ -7,7 +7,7 @@ from mpi4py import MPI
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde.attention.heads import Heads
+from meanfield_pde.attention.heads import is_one_head
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.case.case import MeshCase
 from meanfield_pde.errors import InputError
@@ -35,7 +35,7 @@ def case_mesh(mesh: MeshCase, attention: AttentionLike, comm: MPI.Comm) -> dolfi
     if mesh.grade > 1:
         limit = ProjectionLimit(attention)
         space = limit.eigenspace
-        several = isinstance(attention, Heads)
+        several = not is_one_head(attention.layers[0])
         if several or space.dimension != 1 or space.basis is None:
             reason = space.reason or f"the dominant eigenspace has dimension {space.dimension}"
             if several and limit.reason:

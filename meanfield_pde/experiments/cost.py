@@ -9,15 +9,17 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import MeshCase
 from meanfield_pde.errors import InputError, SolverError
-from meanfield_pde.solver.evolution import Evolution
+from meanfield_pde.solver.controller import Controller
 from meanfield_pde.support.checks import check_ends
 from meanfield_pde.support.memory import check_fits, free_memory, peak_memory
 
 LOG = logging.getLogger("meanfield_pde")
 
-# Peak memory in bytes, an estimate from `python -m tests.benchmarks.growth` on 1 to 8 ranks: what
-# the program takes on each rank, and a cell of the mesh on each rank, and on all together.
-BYTES_AT_REST, BYTES_REPEATED, BYTES_SHARED = 3e8, 800.0, 1500.0
+# Peak memory in bytes: what the program takes on each rank, and a cell of the mesh on each rank,
+# and on all together. Whole runs on one rank, figures and files among them, took 0.4 GB and 2,400
+# (1.3 million cells, beta = 5) to 2,700 bytes a cell; their parts are those of `python -m
+# tests.benchmarks.growth` on 1 to 8 ranks.
+BYTES_AT_REST, BYTES_REPEATED, BYTES_SHARED = 4e8, 900.0, 1800.0
 # From so much memory on it is said before the mesh is made, which then takes a while.
 WORTH_SAYING = 2e9
 
@@ -48,7 +50,7 @@ def check_memory(mesh: MeshCase, comm: MPI.Comm) -> None:
 
 
 def check_steps(
-    evolutions: Collection[Evolution], until: float, what: str, *, however_long: bool
+    evolutions: Collection[Controller], until: float, what: str, *, allow_long: bool
 ) -> None:
     """Say how many steps there will be, and refuse too many of them. Collective.
 
@@ -56,16 +58,16 @@ def check_steps(
         evolutions: as they begin; all of one communicator.
         until: how far they go.
         what: its name.
-        however_long: refuse nothing.
+        allow_long: refuse nothing.
     """
     try:
         first = min(one.longest_step() for one in evolutions)
         steps = max((until - one.time) / one.longest_step() for one in evolutions)
     except SolverError as error:  # nothing has been computed yet: it is what was asked for
         raise InputError(str(error)) from None
-    if not however_long:
+    if not allow_long:
         remedy = "make it less, take larger cells, or say that it is meant"
-        check_ends(steps, f"{what} = {until:.6g}", remedy, "--however-long")
+        check_ends(steps, f"{what} = {until:.6g}", remedy, "--allow-long")
     comm = next(iter(evolutions)).equation.volumes.comm
     peak = comm.allreduce(peak_memory(), MPI.MAX)
     if steps > 0:

@@ -8,7 +8,7 @@ from meanfield_pde.theory.phases import Phases
 
 
 def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
-    """Phases with their times, the least distances, and the lifetime against the prediction.
+    """Phases, least distances, lifetime against prediction, and mass that cells are too wide for.
 
     Args:
         summary: of the run, as in summary.json.
@@ -16,8 +16,8 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
     """
     lines = [str(phase) for phase in phases] + [str(stage) for stage in phases.stages]
     for key, one in summary.get("least_distances", {}).items():
-        if one["value"] > 0:  # both start from the same density
-            lines.append(f"least {_name(key)}: {one['value']:.4g}, at t = {one['time']:g}")
+        if one["time"] > 0 and not key.endswith("_zero"):  # a least distance that has been reached
+            lines.append(f"least {_name(key)}: {_with_interval(one)}, at t = {one['time']:g}")
     predicted = summary["limit"].get("lifetime")
     lived = phases.lifetime
     if lived is not None and isinstance(predicted, float):
@@ -25,15 +25,25 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
             f"lifetime of the metastable state: {lived:.4g} (the axis leaves), "
             f"predicted in the limit of large beta: {predicted:.4g}"
         )
+    narrow = summary.get("unresolved")
+    if narrow is not None:
+        lines.append(
+            f"from t = {narrow['from']:g} on up to {100 * narrow['largest_share']:.0f} % of the "
+            "mass is in clusters narrower than the cells, and when these move or merge is decided "
+            "by the cells; an adaptive mesh follows them: [adapt] tolerance = 1e-3"
+        )
     return lines
+
+
+def _with_interval(one: dict[str, float]) -> str:
+    """The value, and between what bounds it lies for the densities."""
+    if "low" not in one:
+        return f"{one['value']:.4g} (atoms at the centres of cells)"
+    return f"{one['value']:.4g} (between densities {one['low']:.4g} to {one['high']:.4g})"
 
 
 def _name(key: str) -> str:
     """`w1_zero_to_limit` as "W1 of zero temperature to the limit"."""
     order, _, what = key.partition("_")
-    named = {
-        "limit": "to the limit",
-        "zero": "to zero temperature",
-        "zero_to_limit": "of zero temperature to the limit",
-    }
+    named = {"limit": "to the limit", "zero_to_limit": "of zero temperature to the limit"}
     return f"{order.upper()} {named.get(what, what)}"

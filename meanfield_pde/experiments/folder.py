@@ -1,4 +1,4 @@
-"""What experiments share: a folder of their own, and tables that can be taken up again.
+"""What experiments share: a folder of their own, and tables that can be resumed.
 
     case.toml      the case that was varied        NAME.csv      a row for each measurement
     summary.json   what was concluded              figures/      PNG files
@@ -18,10 +18,10 @@ from mpi4py import MPI
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import case_text, differing_keys
 from meanfield_pde.errors import InputError, StoppedError
-from meanfield_pde.results.folder import CASE, DENSITY
+from meanfield_pde.results.case_copy import read_case_text, write_case
 from meanfield_pde.results.lock import FolderLock
+from meanfield_pde.results.names import CASE, DENSITY
 from meanfield_pde.support.checks import real, whole
-from meanfield_pde.support.files import replace_text
 from meanfield_pde.support.ranks import on_root
 
 
@@ -29,7 +29,7 @@ from meanfield_pde.support.ranks import on_root
 def experiment_folder(
     directory: Path, case: Case, *, ignore: Iterable[str], comm: MPI.Comm
 ) -> Iterator[None]:
-    """The folder of an experiment, made or taken up again, while the body writes in it. Collective.
+    """The folder of an experiment, made or resumed, while the body writes in it. Collective.
 
     A signal that stops the body leaves what is finished.
 
@@ -44,7 +44,7 @@ def experiment_folder(
     def open_folder() -> None:
         _check_folder(directory, case, ignore)
         lock.acquire()
-        replace_text(directory / CASE, case_text(case))
+        write_case(directory, case_text(case))
 
     try:
         on_root(comm, open_folder)
@@ -68,7 +68,7 @@ def _check_folder(directory: Path, case: Case, ignore: Iterable[str]) -> None:
             f"{directory}: holds the results of a run; choose another folder for an experiment"
         )
     if found.is_file():
-        keys = differing_keys(found.read_text(encoding="utf-8"), text, ignore=ignore)
+        keys = differing_keys(read_case_text(directory), text, ignore=ignore)
         if keys:
             raise InputError(
                 f"{directory}: holds an experiment with another case, which differs in "

@@ -33,20 +33,20 @@ import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 from scipy.linalg import subspace_angles
 
+from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.layers import AttentionLike, single
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.cost import check_steps
-from meanfield_pde.initial.given import InitialLike
+from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.build import start_evolution
+from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.equation import Equation
-from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.following import check_resolution
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.wide_evolution import LogEvolution
+from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.checks import real
+from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.signals import stop_if_noted
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.theory.phases import HALF, find_phases
@@ -76,7 +76,8 @@ class Lifetime:
         stages: those of the way, as in summary.json, as JSON.
         until: how far the measurement went.
         angle: of the principal axis to the dominant eigenspace of V, at `until`, in radians.
-        least_width: of cells, or spots beside them, at the times of the moments; None for tokens.
+        min_cell_width: of cells, or patches beside them, at the times of the moments; None for
+            tokens.
         most_cells: of the mesh at these times; None for tokens.
         log_masses: whether the density was followed below the range of doubles.
         wall_time: seconds.
@@ -91,12 +92,13 @@ class Lifetime:
     stages: str
     until: float
     angle: float
-    least_width: float | None
+    min_cell_width: float | None
     most_cells: int | None
     log_masses: bool
     wall_time: float
 
 
+@accept_old_keywords
 def density_lifetime(
     attention: Attention,
     mesh: dolfinx_mesh.Mesh,
@@ -104,10 +106,11 @@ def density_lifetime(
     *,
     until: float | None = None,
     settings: SolverCase | None = None,
-    resolution: float | None = None,
+    adapt: float | AdaptSettings | None = None,
     noise: float = 0.0,
     threads: int | None = None,
-    however_long: bool = False,
+    steps: StepSettings | None = None,
+    allow_long: bool = False,
 ) -> Lifetime:
     """The lifetime of the density's metastable state. Collective.
 
@@ -119,10 +122,11 @@ def density_lifetime(
             followed until its axis is all but at the terminal eigenspace, or for as long again as
             the metastable state lived.
         settings: scheme, tolerance and log masses.
-        resolution: of a mesh that follows the mass, see `solve`; `count` is that of its coarsest.
+        adapt: tolerance of an adaptive mesh, see `solve`; `count` is that of its coarsest.
         noise: its strength; the predictions are those without.
         threads: of each rank.
-        however_long: do not refuse more than 1e9 steps.
+        steps: what steps are allowed to do.
+        allow_long: do not refuse more than 1e9 steps.
     """
     begun = clock.perf_counter()
     progress = switching_progress(attention)
@@ -130,39 +134,39 @@ def density_lifetime(
     set_threads(mesh.comm, threads)
     volumes = FiniteVolumes(mesh)
     equation = Equation(attention, volumes, settings or SolverCase(), noise)
-    if resolution is not None:
-        resolution = check_resolution(resolution, attention.dimension)
-    evolution = start_evolution(equation, initial, resolution, progress.projection)
+    mesh_settings = AdaptSettings.of(adapt, attention.dimension)
+    initial = as_initial(initial)
+    evolution = Controller.start(equation, initial, steps=steps, adapt=mesh_settings)
     comm, least, counts = mesh.comm, list[float](), list[int]()
 
     def moments(times: np.ndarray) -> np.ndarray:
         return _moments(evolution, times, comm, least, counts)
 
     with closing(evolution):
-        check_steps([evolution], until, "until", however_long=however_long)
+        check_steps([evolution], until, "until", allow_long=allow_long)
         found = _followed(moments, progress, until, comm)
-    wide, seconds = isinstance(evolution, LogEvolution), clock.perf_counter() - begun
+    wide, seconds = evolution.extended, clock.perf_counter() - begun
     beta = attention.beta
-    mesh_says: dict[str, Any] = {"least_width": min(least), "most_cells": max(counts)}
+    mesh_says: dict[str, Any] = {"min_cell_width": min(least), "most_cells": max(counts)}
     mesh_says |= {"log_masses": wide, "wall_time": seconds}
     return Lifetime("density", beta, volumes.global_cells, None, **asdict(found), **mesh_says)
 
 
 def _moments(
-    evolution: Evolution, times: np.ndarray, comm: MPI.Comm, least: list[float], counts: list[int]
+    evolution: Controller, times: np.ndarray, comm: MPI.Comm, least: list[float], counts: list[int]
 ) -> np.ndarray:
     """Second moments at the times, followed until then; adds least widths and numbers of cells."""
     found = []
     for time in times:
         evolution.advance(float(time), lambda _: stop_if_noted(comm))
-        here = evolution.equation.volumes
+        here, patches = evolution.state.volumes, evolution.state.patches
         centre, volume = here.centre[: here.owned], here.volume[: here.owned]
         smallest = comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN)
         cells = smallest ** (1 / (here.dimension - 1))
-        least.append(min([cells, *(float(spot.widths[-1]) for spot in evolution.spots)]))
+        least.append(min([cells, *(float(patch.widths[-1]) for patch in patches)]))
         counts.append(here.global_cells)
         own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
-        beside = (spot.mass * np.outer(spot.centre, spot.centre) for spot in evolution.spots)
+        beside = (patch.mass * np.outer(patch.centre, patch.centre) for patch in patches)
         found.append((comm.allreduce(own) + sum(beside)) / evolution.mass)
     return np.array(found)
 
@@ -215,7 +219,7 @@ def token_lifetime(
 
     found = _followed(moments, progress, until, comm)
     seconds = clock.perf_counter() - begun
-    no_mesh: dict[str, Any] = {"least_width": None, "most_cells": None}
+    no_mesh: dict[str, Any] = {"min_cell_width": None, "most_cells": None}
     no_mesh |= {"log_masses": False, "wall_time": seconds}
     return Lifetime("tokens", attention.beta, count, seed, **asdict(found), **no_mesh)
 

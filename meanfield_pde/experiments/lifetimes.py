@@ -20,6 +20,7 @@ from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.case import Case
+from meanfield_pde.case.text import MAX_CELLS_KEY
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.folder import check_betas, check_counts, experiment_folder
 from meanfield_pde.experiments.lifetime import (
@@ -32,6 +33,7 @@ from meanfield_pde.experiments.lifetime import (
 from meanfield_pde.figures.lifetime import draw_lifetimes
 from meanfield_pde.results.tables import Row, read_table, write_summary, write_table
 from meanfield_pde.support.checks import whole
+from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.fits import LinearFit, fit_or_none
@@ -43,11 +45,12 @@ from meanfield_pde.theory.stages import departure
 LOG = logging.getLogger("meanfield_pde")
 TABLE = "lifetime.csv"
 # What may differ between the case of an experiment and that of its continuation.
-_FREE = ("attention.beta", "time", "compare", "output")
+_FREE = ("attention.beta", "time", "compare", "output", MAX_CELLS_KEY)
 # What names a measurement: kind, beta, number of cells or tokens, and the seed of the tokens.
 _Key = tuple[str, float, int, int | None]
 
 
+@accept_old_keywords
 def measure_lifetimes(
     case: Case,
     betas: Sequence[float],
@@ -56,7 +59,7 @@ def measure_lifetimes(
     seeds: int = 4,
     directory: Path,
     until: float | None = None,
-    however_long: bool = False,
+    allow_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> dict[str, Any]:
     """Measure, fit and draw; what is in the folder already is not measured again. Collective.
@@ -68,7 +71,7 @@ def measure_lifetimes(
         seeds: samples of tokens for each of them.
         directory: where lifetime.csv, summary.json and the figure go.
         until: when to give up a measurement.
-        however_long: do not refuse measurements of more than 1e9 steps.
+        allow_long: do not refuse measurements of more than 1e9 steps.
         comm: the ranks that share the work.
 
     Returns:
@@ -91,7 +94,7 @@ def measure_lifetimes(
             latest = given_up(limit, until, count if kind == "tokens" else None)
             if any(row["lifetime"] is not None or row["until"] >= latest for row in same):
                 continue
-            found = _measure(case, mesh, key, until, however_long, comm)
+            found = _measure(case, mesh, key, until, allow_long, comm)
             LOG.info("%s", _line(found))
             # A measurement that was given up earlier than now is replaced.
             rows = [row for row in rows if row not in same] + [_row(limit, found)]
@@ -119,7 +122,7 @@ def _measure(
     mesh: dolfinx_mesh.Mesh,
     key: _Key,
     until: float | None,
-    however_long: bool,
+    allow_long: bool,
     comm: MPI.Comm,
 ) -> Lifetime:
     _, beta, count, seed = key
@@ -135,9 +138,9 @@ def _measure(
         case.initial,
         until=until,
         settings=case.solver,
-        resolution=case.mesh.resolution,
+        adapt=case.adapt,
         noise=noise,
-        however_long=however_long,
+        allow_long=allow_long,
     )
 
 
@@ -147,7 +150,9 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
     density = [row for row in rows if row["kind"] == "density"]
     tokens = [row for row in rows if row["kind"] == "tokens"]
     beta_fit, count_fit = fits(rows)
-    law = fit_law(limit, *(_column(density, name) for name in ("beta", "lifetime", "least_width")))
+    law = fit_law(
+        limit, *(_column(density, name) for name in ("beta", "lifetime", "min_cell_width"))
+    )
     summary: dict[str, Any] = {
         "noise": case.noise.strength,
         "definition": "the principal axis leaves the eigenspace of A, when it has gone half of the "
@@ -201,7 +206,7 @@ def _row(limit: ProjectionLimit, found: Lifetime) -> Row:
     if found.seed is not None:
         return row | {"linear": None, "next_term": None}
     terms = departure(limit)
-    beyond = None if terms is None else terms.beyond(found.beta, found.least_width or 0.0)
+    beyond = None if terms is None else terms.beyond(found.beta, found.min_cell_width or 0.0)
     return row | {"linear": limit.lifetime, "next_term": beyond}
 
 
@@ -246,8 +251,11 @@ def _column(rows: Sequence[Row], name: str) -> np.ndarray:
 
 
 def _line(found: Lifetime) -> str:
-    what = f"{found.count} cells" if found.seed is None else f"{found.count} tokens"
-    sample = "" if found.seed is None else f", seed {found.seed}"
+    what, sample = f"{found.count} cells", ""
+    if found.seed is not None:
+        what, sample = f"{found.count} tokens", f", seed {found.seed}"
+    elif found.most_cells is not None and found.most_cells > found.count:
+        what = f"up to {found.most_cells} cells ({found.count} given)"
     end = (
         f"not ended at t = {found.until:.4g}"
         if found.lifetime is None

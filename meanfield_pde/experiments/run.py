@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
@@ -21,14 +22,18 @@ from meanfield_pde.figures.history import draw_history
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checkpoint import restore_checkpoint
-from meanfield_pde.results.folder import check_folder, claim_folder, read_result
+from meanfield_pde.results.claim import check_folder, claim_folder
+from meanfield_pde.results.folder import Result, read_result, warn_unchecked
 from meanfield_pde.results.lock import FolderLock
+from meanfield_pde.results.names import HISTORY, SUMMARY
 from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar, ProgressLines
-from meanfield_pde.results.tables import read_summary, write_summary
+from meanfield_pde.results.tables import HistoryFile, read_summary, write_summary
 from meanfield_pde.results.writer import ResultWriter, density_store
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import stop_if_noted
 from meanfield_pde.theory.phases import Phases, phases_of_history
@@ -37,6 +42,8 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit
 LOG = logging.getLogger("meanfield_pde")
 
 
+@accept_old_keywords
+@typed
 def run_case(
     case: Case,
     *,
@@ -44,7 +51,7 @@ def run_case(
     overwrite: bool = False,
     resume: bool = False,
     quiet: bool = False,
-    however_long: bool = False,
+    allow_long: bool = False,
 ) -> Solution:
     """Solve a case and write its result folder. Collective.
 
@@ -56,7 +63,7 @@ def run_case(
         overwrite: replace the results in the output folder, finished or not.
         resume: go on from the checkpoint in the output folder.
         quiet: show no progress bar.
-        however_long: do not refuse a run of more than 1e9 steps.
+        allow_long: do not refuse a run of more than 1e9 steps.
 
     Returns:
         The solution, whose densities are in the folder and read when they are asked for.
@@ -67,10 +74,11 @@ def run_case(
         return check_folder(directory, text, source=case.source, overwrite=overwrite, resume=resume)
 
     if on_root(comm, check):
+        solution = _finished(case, comm)
         LOG.warning(
             "%s: holds the finished results of this case; they are left as they are", directory
         )
-        return _finished(case, comm)
+        return solution
     lock = FolderLock(directory)
     simulation: Simulation | None = None
     try:
@@ -81,10 +89,10 @@ def run_case(
         if not resume:
             on_root(comm, lock.acquire)
             on_root(comm, check)  # another run may have been there since
-        store, saved = _taken_up(simulation, case, text) if resume else (None, 0)
+        store, saved = _resumed(simulation, case, text) if resume else (None, 0)
         _announce(simulation, case)
         check_steps(
-            simulation.evolutions.values(), case.time.until, "time.until", however_long=however_long
+            simulation.evolutions.values(), case.time.until, "time.until", allow_long=allow_long
         )
         _open_folder(simulation, case, text, store, saved)
         simulation.run(case.time.save_times, _observers(case, quiet))
@@ -100,8 +108,7 @@ def run_case(
 def _finished(case: Case, comm: MPI.Comm) -> Solution:
     """The results in its folder as the solution of a case. Collective."""
     directory = case.output.directory
-    summary = on_root(comm, read_summary, directory)
-    result = read_result(directory)
+    result, summary = on_root(comm, _read_finished, directory)
     return Solution(
         attention=result.attention,
         cells=result.cells,
@@ -110,11 +117,28 @@ def _finished(case: Case, comm: MPI.Comm) -> Solution:
         limit=result.limit,
         cost=result.cost,
         noise=result.noise,
-        steps=int(summary["steps"]),
-        rejected=int(summary["rejected_steps"]),
-        wall_time=float(summary["wall_time_seconds"]),
+        steps=summary["steps"],
+        rejected=summary["rejected_steps"],
+        wall_time=summary["wall_time_seconds"],
+        tolerance=case.solver.tolerance,
         mesh=case_mesh(case.mesh, case.attention, comm),
     )
+
+
+def _read_finished(directory: Path) -> tuple[Result, dict[str, Any]]:
+    """What is in the folder, and what its summary says."""
+    result = read_result(directory)
+    summary = read_summary(directory, checked=result.store.checked)
+    for name, kinds in (
+        ("steps", int),
+        ("rejected_steps", int),
+        ("wall_time_seconds", (int, float)),
+    ):
+        if not isinstance(summary.get(name), kinds):
+            raise InputError(
+                f"{directory / SUMMARY}: not the summary of a run ({name} is no number)"
+            )
+    return result, summary
 
 
 def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
@@ -128,16 +152,19 @@ def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
             noise=case.noise.strength,
             settings=case.solver,
             compare=case.compare,
-            resolution=case.mesh.resolution,
+            adapt=case.adapt,
         )
     except InputError as error:
         raise InputError(f"{case.source}: {error}" if case.source else str(error)) from None
 
 
-def _taken_up(simulation: Simulation, case: Case, text: str) -> tuple[Store, int]:
+def _resumed(simulation: Simulation, case: Case, text: str) -> tuple[Store, int]:
     """Put the simulation where its checkpoint stands: the store, and the times it knows of."""
     store = density_store(case.output.directory, simulation, text)
     saved = restore_checkpoint(case.output.directory, simulation, store)
+    if not store.checked:
+        warn_unchecked(case.output.directory)
+    store.check(simulation.rows)  # before anything is written
     simulation.ahead(case.time.save_times)  # refuses times that are past
     return store, saved
 
@@ -151,6 +178,7 @@ def _open_folder(
     on_root(comm, lambda: claim_folder(directory, text, resume=resume))
     if store is not None:
         store.truncate(saved)
+        on_root(comm, HistoryFile, directory / HISTORY, simulation.rows)
         LOG.info(
             "resumed at t = %.6g, step %d", simulation.evolution.time, simulation.evolution.step
         )

@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from meanfield_pde.solver.following import MassFollower
+from meanfield_pde.solver.distances import COMPARED
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.phases import Phases
+
+# From this share of the mass on it is said that it is in clusters narrower than the cells: what is
+# less moves neither means nor the axis by as much.
+WORTH_SAYING = 0.1
 
 
 def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dict[str, Any]:
@@ -24,7 +28,7 @@ def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dic
         "rejected_steps": solution.rejected,
         "wall_time_seconds": solution.wall_time,
         "seconds": simulation.seconds,
-        "cells": simulation.evolution.equation.volumes.global_cells,
+        "cells": simulation.evolution.state.volumes.global_cells,
         "ranks": simulation.comm.size,
         "threads_per_rank": simulation.threads,
         "log_masses": simulation.log_masses,
@@ -37,24 +41,37 @@ def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dic
         "phases": phases.describe(),
         "versions": versions(),
     }
-    if isinstance(follower := simulation.evolution.follower, MassFollower):
+    if (adapt := simulation.evolution.adapt) is not None:
         summary["mesh"] = {
-            "resolution": follower.resolution,
-            "changes": follower.changes,
+            "tolerance": adapt.tolerance,
+            "changes": simulation.evolution.state.clocks.regrids,
             "most_cells": int(history["cells"].max()),
-            "least_width": float(history["least_width"].min()),
-            "largest_mesh_error": float(history["mesh_error"].max()),
+            "min_cell_width": float(history["min_cell_width"].min()),
+            "largest_w1_error_estimate": float(history["w1_error_estimate"].max()),
         }
+    elif "unresolved_mass" in history:  # not in runs that an earlier version began
+        narrow = history["unresolved_mass"]
+        from_here = np.flatnonzero(narrow > WORTH_SAYING)
+        if len(from_here):
+            summary["unresolved"] = {
+                "from": solution.times[from_here[0]],
+                "largest_share": float(narrow.max()),
+            }
     if simulation.equation.noise:
         summary["noise"] = {
             "strength": simulation.equation.noise,
-            "limited_steps": simulation.evolution.limited,
+            "limited_steps": simulation.evolution.state.clocks.limited,
         }
     if simulation.distances is not None:
-        names = [n for n in history if n[0] == "w" and not n.endswith(("_low", "_high"))]
-        least = {name: int(np.argmin(history[name])) for name in names}
+        names = [f"w{p}_{name}" for p in simulation.distances.settings.p for name in COMPARED]
+        least = {name: int(np.argmin(history[name])) for name in names if name in history}
         summary["least_distances"] = {
             name: {"value": history[name][i], "time": solution.times[i]}
+            | {
+                key: history[f"{name}_{key}"][i]
+                for key in ("low", "high")
+                if f"{name}_{key}" in history
+            }
             for name, i in least.items()
         }
         summary["distances_not_closed"] = simulation.distances.open

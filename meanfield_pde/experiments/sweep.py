@@ -21,24 +21,30 @@ from mpi4py import MPI
 
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.case import Case, OutputCase
-from meanfield_pde.case.text import case_text, same_case
+from meanfield_pde.case.text import MAX_CELLS_KEY, case_text, same_case
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.folder import check_betas, experiment_folder
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
 from meanfield_pde.figures.sweep import draw_sweep
-from meanfield_pde.results.folder import CASE, CHECKPOINT, SUMMARY, read_result
+from meanfield_pde.results.case_copy import read_case_text
+from meanfield_pde.results.folder import read_result
+from meanfield_pde.results.names import CASE, CHECKPOINT, SUMMARY
 from meanfield_pde.results.tables import write_summary, write_table
 from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.support.checks import whole
+from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 LOG = logging.getLogger("meanfield_pde")
 TABLE = "sweep.csv"
+# What may differ between the case of a sweep and that of its continuation.
+_FREE = ("attention.beta", "output", MAX_CELLS_KEY)
 
 
+@accept_old_keywords
 def run_sweep(
     case: Case,
     betas: Sequence[float],
@@ -46,7 +52,7 @@ def run_sweep(
     directory: Path,
     at_once: int = 1,
     quiet: bool = False,
-    however_long: bool = False,
+    allow_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> dict[str, Any]:
     """Run, analyse and draw; betas that are finished are not run again. Collective.
@@ -57,7 +63,7 @@ def run_sweep(
         directory: each run goes to a folder `beta-...` in it.
         at_once: runs that share the ranks at the same time, at most as many as there are ranks.
         quiet: no progress bar.
-        however_long: do not refuse runs of more than 1e9 steps.
+        allow_long: do not refuse runs of more than 1e9 steps.
         comm: the ranks that share the work.
 
     Returns:
@@ -88,8 +94,8 @@ def run_sweep(
         draw_sweep(directory, runs, rows, limit, summary)
         return summary
 
-    with experiment_folder(directory, case, ignore=("attention.beta", "output"), comm=comm):
-        _run_all(cases, at_once, quiet, however_long, comm)
+    with experiment_folder(directory, case, ignore=_FREE, comm=comm):
+        _run_all(cases, at_once, quiet, allow_long, comm)
         return on_root(comm, conclude)
 
 
@@ -109,7 +115,7 @@ def run_case_of(case: Case, beta: float, directory: Path) -> Case:
 
 
 def _run_all(
-    cases: Sequence[Case], at_once: int, quiet: bool, however_long: bool, comm: MPI.Comm
+    cases: Sequence[Case], at_once: int, quiet: bool, allow_long: bool, comm: MPI.Comm
 ) -> None:
     """Deal the runs out to groups of ranks; each group goes through its own, largest beta first."""
     group = comm.rank * at_once // comm.size
@@ -128,7 +134,7 @@ def _run_all(
                     resume=resume,
                     overwrite=overwrite,
                     quiet=quiet,
-                    however_long=however_long,
+                    allow_long=allow_long,
                 )
     ranks.Free()
 
@@ -138,7 +144,7 @@ def _state(case: Case) -> str:
     directory = case.output.directory
     if not (directory / CASE).is_file():
         return "started"
-    if not same_case((directory / CASE).read_text(encoding="utf-8"), case_text(case)):
+    if not same_case(read_case_text(directory), case_text(case)):
         return "started"  # the run itself says what differs
     if (directory / SUMMARY).is_file():
         return "finished"

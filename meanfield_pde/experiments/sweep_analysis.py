@@ -29,7 +29,7 @@ def rows_of_run(run: Result, limit: ProjectionLimit) -> list[Row]:
     for p in orders(run):
         distance = run.history[f"w{p}_limit"]
         time, least = least_distance(run.times, distance)
-        resolved = run.history["bar_limit"][int(np.argmin(distance))]
+        resolved = run.history["quantisation_limit"][int(np.argmin(distance))]
         rows.append(
             {
                 "beta": run.attention.beta,
@@ -116,7 +116,7 @@ def summarise_sweep(
 
 
 def envelope_points(runs: Sequence[Result], p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All measured (t, beta, W_p), with W_p the upper end of its certified interval."""
+    """All measured (t, beta, W_p), with W_p the upper end of its interval for densities."""
     times = np.concatenate([run.times for run in runs])
     betas = np.concatenate([np.full(len(run.times), run.attention.beta) for run in runs])
     return times, betas, np.concatenate([run.history[f"w{p}_limit_high"] for run in runs])

@@ -1,9 +1,7 @@
 """`meanfield-pde transition`: stationary states against the strength of the noise.
 
 Stable states are followed through the strengths, up from the initial density at the smallest, then
-down from the last. Each is found by Newton's method from the one before and tested for stability;
-where it has lost it, or is gone, the density is evolved until it has settled somewhere else. Where
-the ways up and down differ there is hysteresis.
+down from the last. Where the ways up and down differ there is hysteresis.
 
 Beside them stand, where the uniform density is stationary,
 
@@ -12,11 +10,12 @@ Beside them stand, where the uniform density is stationary,
   states that are not stable and that no evolution finds. If the strength falls with r^2 from there
   the transition is continuous, if it rises the transition jumps, and the largest strength on the
   branch is that up to which the ordered state survives.
+
+What cannot be found is null in the summary, with its reason under `reasons`; the rest is written.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,50 +26,48 @@ from mpi4py import MPI
 import numpy as np
 from scipy.optimize import brentq
 
-from meanfield_pde.attention.layers import layers_of
 from meanfield_pde.case.case import Case
 from meanfield_pde.errors import InputError, SolverError
-from meanfield_pde.experiments.case_mesh import case_mesh
-from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.experiments.folder import experiment_folder
-from meanfield_pde.experiments.taken_up import keep, taken_up
+from meanfield_pde.experiments.transition_continuation import Continuation
+from meanfield_pde.experiments.transition_states import (
+    end_of_order,
+    kind_of_transition,
+    ways,
+)
 from meanfield_pde.figures.transition import draw_transition
-from meanfield_pde.history.store import MASSES
-from meanfield_pde.initial.masses import cell_masses
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.tables import Row, write_summary, write_table
-from meanfield_pde.solver.diagnostics import Diagnostics
-from meanfield_pde.solver.equation import Equation
-from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.stationary import Stationary, StationaryState, top_of_branch
+from meanfield_pde.solver.stationary import Growth, Stationary
 from meanfield_pde.support.checks import real
+from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.support.versions import versions
 
-LOG = logging.getLogger("meanfield_pde")
-
 TABLE, BRANCH = "transition.csv", "branch.csv"
+# Sections in which the case of a folder may differ: strengths replace that of the noise, and the
+# others do not change a stationary state.
 _FREE = ("noise", "time", "compare", "output")
-_TOLERANCE = 1e-14  # of the attention sum: derivatives are taken from differences
-_STABLE = 1e-3  # growth in units of the strength that counts as none; turning a state has none
-_CHUNK, _PATIENCE = 0.1, 300.0  # times after which, and until when, Newton's method is tried
-_ROUGH = 1e-3  # error of a step on the way, which Newton's method takes away
-_NEAR = 0.3  # total variation between the density and the state that it is taken to come to
-_THERE = 0.01  # total variation between the density and a state that it has come to
-_KICK = 0.1  # the largest relative change of a state that is pushed off its balance
-_SAME = 0.02  # orders that differ by less are the same state
+# Orders r at which the branch is followed: even steps, as figures show it.
 _ORDERS = (0.05, 0.1, *np.round(np.arange(0.15, 0.96, 0.05), 2))
-_UNIFORM = 0.02  # |F| of the uniform density, in units of the strength, if it is a stationary state
+# |F| of the uniform density, relative to its largest change by a first moment, if it is a
+# stationary state: by the mesh it is 0.003 with 320 cells of the sphere, beta = 5.
+_UNIFORM, _SMALL = 0.02, 1e-4
+_ROUNDING = 1e-12  # the same relative to the speed of the flow, where first moments change nothing
+# The threshold is looked for beside the strengths, by this factor at a time, this often: a
+# factor 1,000 on either side.
+_FURTHER, _TIMES = 4.0, 5
+# Relative change of the uniform density with which the branch begins (chosen, not tuned).
+_FIRST = 0.05
 
 
+@accept_old_keywords
 def run_transition(
     case: Case,
     strengths: Sequence[float],
     *,
     directory: Path,
-    however_long: bool = False,
+    allow_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> dict[str, Any]:
     """Follow, analyse and draw. Collective.
@@ -79,28 +76,43 @@ def run_transition(
         case: attention, mesh, initial density and scheme; its own noise does not matter.
         strengths: of the noise, two or more.
         directory: where transition.csv, branch.csv, summary.json and the figure go.
-        however_long: do not refuse evolutions of more than 1e9 steps.
+        allow_long: do not refuse evolutions of more than 1e9 steps.
         comm: the ranks that share the work.
 
     Returns:
-        What summary.json says.
+        What summary.json says; `states` is the number of states that were found.
     """
     wanted = sorted({real(s, "strengths", "a number > 0", lambda s: s > 0) for s in strengths})
     if len(wanted) < 2:
         raise InputError(f"strengths needs 2 different values or more, got {len(wanted)}")
-    if len(layers_of(case.attention)) > 1:
+    if len(case.attention.layers) > 1:
         raise InputError(
             "a transition needs an attention that does not change, got "
-            f"{len(layers_of(case.attention))} layers"
+            f"{len(case.attention.layers)} layers"
         )
     set_threads(comm)
-    follower = Follower(case, comm, however_long=however_long)
+    continuation = Continuation(case, comm, allow_long=allow_long)
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
-        rows = follower.there_and_back(wanted, directory / TABLE)
-        threshold, shape = follower.threshold(wanted)
-        branch = follower.branch(threshold, shape, wanted[0]) if threshold else []
-        summary = _summary(case, rows, threshold, branch)
-        on_root(comm, _conclude, directory, case, rows, branch, summary)
+        rows, missing = continuation.there_and_back(wanted, directory / TABLE)
+        branch: list[Row] = []
+        found, reasons = _analyse(continuation, wanted, branch)
+        continuation.mark([*rows, *branch], [*rows, *branch])
+        if continuation.without_free_energy:
+            reasons["free_energy"] = (
+                f"{continuation.without_free_energy}: growth rates alone decide what is stable"
+            )
+        summary = ways(rows, wanted) | found
+        summary |= {
+            "stability_by": "growth"
+            if continuation.without_free_energy
+            else "growth and free energy",
+            "states": len(rows) + len(branch),
+            "missing": [{"way": way, "strength": s, "reason": why} for way, s, why in missing],
+            "reasons": reasons,
+        }
+        if not math.isnan(case.attention.beta):
+            summary["beta"] = case.attention.beta
+        on_root(comm, _conclude, directory, case, rows, branch, continuation.uniform_row, summary)
     return summary
 
 
@@ -108,191 +120,115 @@ def _conclude(
     directory: Path,
     case: Case,
     rows: list[Row],
-    branch: list[StationaryState],
+    branch: list[Row],
+    uniform: Row,
     summary: dict[str, Any],
 ) -> None:
-    """Table of the branch, summary and figure."""
-    if branch:
-        write_table(directory / BRANCH, [_branch_row(one) for one in branch])
+    """Tables, summary and figure."""
+    for name, table in ((TABLE, rows), (BRANCH, branch)):
+        if table:
+            write_table(directory / name, table)
+        else:  # of an earlier analysis
+            (directory / name).unlink(missing_ok=True)
     write_summary(directory, summary | {"versions": versions()})
-    draw_transition(directory, case.attention, rows, branch, summary)
+    if rows or branch:
+        draw_transition(directory, case.attention, rows, branch, uniform, summary)
 
 
-class Follower:
-    """Follows the stationary states of a case."""
+def _analyse(
+    continuation: Continuation, strengths: Sequence[float], branch: list[Row]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Threshold, kind of the transition and end of order, and reasons for those that are None.
 
-    def __init__(self, case: Case, comm: MPI.Comm, *, however_long: bool = False) -> None:
-        self._however_long = however_long
-        self.volumes = FiniteVolumes(case_mesh(case.mesh, case.attention, comm))
-        settings = SolverCase(case.solver.scheme, _TOLERANCE, "off")
-        self._equation = Equation(case.attention, self.volumes, settings)
-        self.problem = Stationary(self._equation)
-        layer = layers_of(case.attention)[0]
-        self._diagnostics = Diagnostics(self.volumes, settings.tolerance, layer, noise=1.0)
-        self._start = self.volumes.gather(cell_masses(case.initial, self.volumes))
-
-    def there_and_back(self, strengths: Sequence[float], table: Path) -> list[Row]:
-        """A row for each strength on the way up, and on the way down again. Collective.
-
-        Each is kept in the table, and what is there of the same way is not followed again.
-        """
-        up = [("up", strength) for strength in strengths]
-        legs = up + [("down", strength) for strength in strengths[::-1]]
-        comm = self.volumes.comm
-        rows, last = on_root(comm, taken_up, table, legs, len(self._start))
-        masses = self._start if last is None else last
-        if rows:
-            LOG.info("%d of %d states are in %s already", len(rows), len(legs), table)
-        for way, strength in legs[len(rows) :]:
-            state, growth = self._follow(masses, strength, bool(rows))
-            masses = state.masses
-            rows.append(self._row(way, state, growth))
-            on_root(comm, keep, table, rows, masses)
-            LOG.info("%s, strength %g: order %.6f", way, strength, state.order)
-        return rows
-
-    def threshold(self, strengths: Sequence[float]) -> tuple[float | None, np.ndarray]:
-        """Where the uniform density loses its stability, and to what; None for nowhere."""
-        problem, uniform = self.problem, self.problem.uniform
-        low, high = 0.5 * strengths[0], 2 * strengths[-1]
-        if np.abs(problem.rate(uniform, high)).sum() > _UNIFORM * high:
-            return None, uniform
-
-        def growth(strength: float) -> float:
-            return problem.growth(uniform, strength)[0]
-
-        if growth(low) <= 0 or growth(high) >= 0:
-            return None, uniform
-        found = float(brentq(growth, low, high, rtol=1e-7))
-        return found, problem.growth(uniform, found)[1]
-
-    def branch(self, threshold: float, shape: np.ndarray, least: float) -> list[StationaryState]:
-        """The ordered states from the threshold on, as far as the least strength. Collective."""
-        problem = self.problem
-        slope = shape / problem.uniform
-        masses = problem.uniform * (1 + 0.05 * slope / np.abs(slope).max())
-        # A perturbation of the first moments alone changes the order r.
-        if problem.order(shape) < 1e-3 * np.abs(shape).sum():
-            return []
-        strength = threshold
-        found: list[StationaryState] = []
-        for order in _ORDERS:
-            try:
-                state = problem.at_order(masses, strength, order)
-            except SolverError as error:
-                LOG.info("the ordered states are followed up to r = %g (%s)", order, error)
-                break
-            found.append(state)
-            if state.strength < least:
-                break
-            masses, strength = state.masses, state.strength
-        return found
-
-    def _follow(
-        self, masses: np.ndarray, strength: float, settled: bool
-    ) -> tuple[StationaryState, float]:
-        """The stable state that the masses lead to, and its largest growth rate."""
-        if settled:
-            found = self._stationary(masses, strength)
-            if found is not None:
-                state, growth, shape = found
-                if growth <= _STABLE * strength:
-                    return state, growth
-                masses = _pushed(state, shape)
-        return self._settle(masses, strength)
-
-    def _stationary(
-        self, masses: np.ndarray, strength: float
-    ) -> tuple[StationaryState, float, np.ndarray] | None:
-        """The stationary state near these masses, its growth rate and shape; None for none."""
+    Args:
+        continuation: of the states.
+        strengths: in increasing order.
+        branch: takes the rows of the ordered states that begin at the threshold.
+    """
+    found: dict[str, Any] = dict.fromkeys(
+        ("threshold", "uniform_stable_from", "transition", "ordered_up_to")
+    )
+    reasons: dict[str, str] = {}
+    try:
+        threshold, growth = find_threshold(continuation.problem, strengths)
+    except SolverError as error:
+        reasons = dict.fromkeys(found, f"there is no threshold: {error}")
+        return found, reasons | {"threshold": str(error), "uniform_stable_from": str(error)}
+    found |= {"threshold": threshold, "uniform_stable_from": threshold}
+    ended = ""
+    try:
+        follow_branch(continuation, threshold, growth, min(strengths[0], threshold), branch)
+    except SolverError as error:
+        ended = f": {error}"
+    for name, what in (("transition", kind_of_transition), ("ordered_up_to", end_of_order)):
         try:
-            state = self.problem.newton(masses, strength)
-            if np.abs(state.masses - masses / masses.sum()).sum() > _NEAR:
-                return None
-            return state, *self.problem.growth(state.masses, strength)
-        except SolverError:
-            return None
+            found |= what(branch, threshold)
+        except SolverError as error:
+            reasons[name] = f"{error}{ended}"
+    return found, reasons
 
-    def _settle(self, masses: np.ndarray, strength: float) -> tuple[StationaryState, float]:
-        """The stable state that the evolution from these masses comes to."""
-        here = self._equation
-        equation = Equation(here.attention, self.volumes, here.settings, strength)
-        evolution = Evolution(equation, self.volumes.scatter(masses / masses.sum()))
-        evolution.split_error = _ROUGH
-        assert equation.diffusion is not None
-        equation.diffusion.error = _ROUGH / 10
-        chunk = _CHUNK / strength
-        try:
-            what = f"noise.strength = {strength:g}: settling up to t"
-            check_steps([evolution], _PATIENCE / strength, what, however_long=self._however_long)
-            while evolution.time < _PATIENCE / strength:
-                evolution.advance(evolution.time + chunk)
-                now = self.volumes.gather(evolution.masses)
-                found = self._stationary(now, strength)
-                if found is not None:
-                    state, growth, shape = found
-                    if growth <= _STABLE * strength:
-                        return state, growth
-                    # By its symmetry the density may come to a state that is not stable, and stay.
-                    if np.abs(state.masses - now).sum() < _THERE:
-                        pushed = self.volumes.scatter(_pushed(state, shape))
-                        evolution.restore({MASSES: pushed}, time=evolution.time, step=0)
-                chunk *= 1.5
-        finally:
-            evolution.close()
+
+def find_threshold(problem: Stationary, strengths: Sequence[float]) -> tuple[float, Growth]:
+    """Where the uniform density loses its stability, and to what. Collective.
+
+    SolverError if there is no such strength.
+    """
+    uniform = problem.uniform
+    rate = problem.rate(uniform, 0.0)
+    moved = float(np.abs(rate).sum())
+    change = max(
+        float(np.abs(problem.rate(uniform * (1 + _SMALL * x), 0.0) - rate).sum()) / _SMALL
+        for x in problem.mean.T
+    )
+    allowed = _UNIFORM * change + _ROUNDING * problem.speed
+    if moved > allowed:
         raise SolverError(
-            f"noise.strength = {strength:g}: the density has not settled by t = "
-            f"{evolution.time:.4g}; leave this strength out"
+            f"the uniform density is not a stationary state: it changes at {moved:.3g}, and it "
+            f"would by less than {allowed:.3g} by errors of the mesh"
         )
 
-    def _row(self, way: str, state: StationaryState, growth: float) -> Row:
-        self._diagnostics.noise = state.strength
-        found = self._diagnostics.row(state.masses)
-        names = [name for name in found if name.startswith(("mean_", "second_"))]
-        return {
-            "way": way,
-            "strength": state.strength,
-            "order": state.order,
-            "free_energy": found["free_energy"],
-            "growth": growth,
-            "residual": state.residual,
-        } | {name: found[name] for name in names}
+    def growth(strength: float) -> float:
+        return problem.growth(uniform, strength).rate
+
+    low, high = strengths[0] / 2, 2 * strengths[-1]
+    for _ in range(_TIMES):
+        if growth(low) > 0:
+            break
+        low, high = low / _FURTHER, low
+    else:
+        raise SolverError(f"the uniform density is stable at every strength down to {high:.3g}")
+    for _ in range(_TIMES):
+        if growth(high) < 0:
+            break
+        low, high = high, high * _FURTHER
+    else:
+        raise SolverError(f"the uniform density is unstable at every strength up to {low:.3g}")
+    found = float(brentq(growth, low, high, rtol=1e-7))
+    return found, problem.growth(uniform, found)
 
 
-def _pushed(state: StationaryState, shape: np.ndarray) -> np.ndarray:
-    """The masses of a state that is not stable, pushed the way they grow."""
-    slope = shape / state.masses
-    return state.masses * (1 + _KICK * slope / np.abs(slope).max())
+def follow_branch(
+    continuation: Continuation, threshold: float, growth: Growth, least: float, branch: list[Row]
+) -> None:
+    """Add the ordered states from the threshold on to `branch`. Collective.
 
-
-def _branch_row(state: StationaryState) -> Row:
-    return {"order": state.order, "strength": state.strength, "residual": state.residual}
-
-
-def _summary(
-    case: Case, rows: list[Row], threshold: float | None, branch: list[StationaryState]
-) -> dict[str, Any]:
-    """What was found."""
-    up = {row["strength"]: row["order"] for row in rows if row["way"] == "up"}
-    down = {row["strength"]: row["order"] for row in rows if row["way"] == "down"}
-    apart = [strength for strength in up if abs(up[strength] - down[strength]) > _SAME]
-    summary: dict[str, Any] = {
-        "strengths": list(up),
-        "order_up": list(up.values()),
-        "order_down": list(down.values()),
-        "hysteresis": [min(apart), max(apart)] if apart else None,
-        "uniform_stable_from": threshold,
-    }
-    if len(branch) > 2 and threshold:
-        first, second = branch[:2]
-        slope = (second.strength - first.strength) / (second.order**2 - first.order**2)
-        last, order = top_of_branch(branch)
-        summary |= {
-            "slope_in_order_squared": slope,
-            "transition": "jumps" if slope > 0 else "continuous",
-            "ordered_up_to": max(last, threshold),
-            "order_there": order if last > threshold else 0.0,
-        }
-    if not math.isnan(case.attention.beta):
-        summary["beta"] = case.attention.beta
-    return summary
+    As far as the least strength. SolverError says why it ends before.
+    """
+    problem = continuation.problem
+    # A perturbation of the first moments alone changes the order r.
+    if problem.order(growth.shape) < 1e-3 * np.abs(growth.shape).sum():
+        raise SolverError("what grows at the threshold does not change the order r = |∫ x dmu|")
+    slope = growth.shape / problem.uniform
+    masses = problem.uniform * (1 + _FIRST * slope / np.abs(slope).max())
+    strength = threshold
+    for order in _ORDERS:
+        try:
+            state = problem.at_order(masses, strength, order)
+        except SolverError as error:
+            # Such as begins states that turn, if rotations commute with the equation; else none.
+            how = ", and what grows at the threshold oscillates" if growth.oscillates else ""
+            raise SolverError(f"{error}{how}") from error
+        branch.append(continuation.row(state, problem.growth(state.masses, state.strength).rate))
+        if state.strength < least and len(branch) > 2:
+            break
+        masses, strength = state.masses, state.strength

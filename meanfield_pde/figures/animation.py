@@ -7,13 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import mollweide
+from meanfield_pde.figures.clusters import find_clusters
+from meanfield_pde.figures.insets import MOST, draw_insets, make_room, row_height
+from meanfield_pde.figures.marks import draw_mark, marks
 from meanfield_pde.history.history import History
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
@@ -23,6 +28,7 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit
 NAME = "density.gif"
 MOST_FRAMES = 120
 FRAMES_PER_SECOND = 12
+MAP_WIDTH = 5.8  # inches of a map of the sphere, beside its colour bar
 _DPI = 90
 
 Update = Callable[[int], None]
@@ -57,7 +63,7 @@ def circle_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
     smallest, largest = _extremes(result)
     lowest = max(smallest, largest * 10.0 ** (-2 * figures.PROFILE_DECADES))
     axes.set_ylim(lowest / 2, largest * 3)
-    for mark in figures.marks(result, projection):
+    for mark in marks(result, projection):
         for place, label in zip(mark.points, (mark.label, None), strict=False):
             position = math.degrees(math.atan2(place[1], place[0]))
             axes.axvline(position, ls=mark.style, color="k", lw=0.9, label=label)
@@ -78,32 +84,43 @@ def circle_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
 
 
 def sphere_frames(result: History, projection: ProjectionLimit) -> tuple[Figure, Update]:
-    """A Mollweide map of the density, and what moves it to a saved time."""
-    figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+    """A Mollweide map of the density with an inset for each cluster, and what moves both."""
+    clusters = {
+        int(index): find_clusters(result.cells_at(index), result.density_at(index))
+        for index in figures.evenly(len(result.times), MOST_FRAMES)
+    }
+    places = min(MOST, max(map(len, clusters.values())))
+    figure = Figure(figsize=(7.0, 5.0 + MAP_WIDTH * row_height(places)), layout="constrained")
     figure.suptitle(figures.title(result))
     axes = figure.subplots()
     axes.set_axis_off()
     norm = figures.colour_norm(np.array(_extremes(result)))
-    still = mollweide.pixel_cells(result.cells)
-    inside = still[1]
-    picture = np.full(inside.shape, np.nan)
+    picture = np.full((mollweide.HIGH, mollweide.WIDE), np.nan)
     image = axes.imshow(
         picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap=figures.COLOURS
     )
-    axes.margins(0.01)
+    make_room(axes, places)
     mollweide.draw_outline(axes)
-    for mark in figures.marks(result, projection):
-        figures.draw_mark(axes, mark)
+    shown = marks(result, projection)
+    for mark in shown:
+        draw_mark(axes, mark)
+    avoid = np.vstack([np.empty((0, 3)), *(mark.points for mark in shown)])
     figure.colorbar(image, ax=axes, label="density (mass per unit area)", shrink=0.8)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    sizes = {"fontsize": "small", "title_fontsize": "small"}
+    note = figures.map_note(places)
+    figure.legend(loc="outside lower center", ncols=2, title=note, **sizes)
     clock = axes.set_title("", fontsize="medium")
+    drawn: list[Artist] = []
 
     def update(index: int) -> None:
-        moves = result.store.moves
-        cell, _ = mollweide.pixel_cells(result.cells_at(index)) if moves else still
-        picture[inside] = np.maximum(result.density_at(index)[cell], norm.vmin or 0)
-        image.set_data(picture)
-        clock.set_text(f"t = {result.times[index]:.4g}")
+        while drawn:
+            drawn.pop().remove()
+        cells, density = result.cells_at(index), result.density_at(index)
+        found = clusters[index] if index in clusters else find_clusters(cells, density)
+        image.set_data(np.maximum(mollweide.paint(cells, density), norm.vmin or 0))
+        colours = colormaps[figures.COLOURS]
+        drawn.extend(draw_insets(axes, cells, density, found, norm, colours, avoid, places))
+        clock.set_text(figures.map_title(result.times[index], len(found)))
 
     return figure, update
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +14,20 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from meanfield_pde.attention.layers import Layers
 from meanfield_pde.figures import mollweide
-from meanfield_pde.figures.insets import draw_inset
+from meanfield_pde.figures.clusters import find_clusters
+from meanfield_pde.figures.insets import MOST, draw_insets, make_room, row_height
+from meanfield_pde.figures.marks import draw_mark, marks
 from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.theory.projection_limit import ProjectionLimit
-from meanfield_pde.theory.spectrum import EigenSpace
 
-DECADES = 6  # below the largest density, for colours
+DECADES = 6  # below the largest density, for colours (chosen, not tuned)
 PROFILE_DECADES = 12  # for the profiles
-PROFILES = 4
+PROFILES = 4  # lines in one panel that can be followed
 ROWS = 400  # angles of the heat map, where cells move
-FRAMES = 6
+FRAMES = 6  # maps on a page: two rows of three
 MOST_COLUMNS = 1000  # of the heat map: more are not to be seen
 FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mean nothing
 COLOURS = "cividis"  # even in brightness, and safe for the colour blind
@@ -57,7 +56,7 @@ def draw_density(
 
 
 def evenly(count: int, most: int) -> np.ndarray:
-    """Numbers of at most so many of `count` saved times, the first and the last among them."""
+    """Numbers of at most `most` of `count` saved times, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
 
 
@@ -76,9 +75,18 @@ def title(history: History, what: str = "Density of tokens") -> str:
     if math.isnan(beta):
         temperature = "several β"
     place = "circle" if history.dimension == 2 else "sphere"
-    counts = {len(history.store.read(index)) for index in range(len(history.store))}
+    return f"{what} on the {place}, {temperature}, {cell_counts([history])}"
+
+
+def cell_counts(histories: Sequence[History]) -> str:
+    """How many cells the densities have: one number, or the least and the most of all times."""
+    counts = {
+        len(history.store.read(index))
+        for history in histories
+        for index in range(len(history.store) if history.store.moves else 1)
+    }
     cells = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-    return f"{what} on the {place}, {temperature}, {cells} cells"
+    return f"{cells} cells"
 
 
 def colour_norm(density: np.ndarray) -> LogNorm:
@@ -91,52 +99,6 @@ def colour_norm(density: np.ndarray) -> LogNorm:
 def _clipped(density: np.ndarray, norm: LogNorm) -> str:
     """Which end of the colour bar stands for more than its last colour."""
     return "min" if density.min() < (norm.vmin or 0) else "neither"
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Where the density is predicted to be: points, or a curve on the sphere."""
-
-    points: np.ndarray
-    label: str
-    style: str
-    marker: str
-
-
-def marks(history: History, projection: ProjectionLimit) -> list[Mark]:
-    """The limit measure's place, the dominant eigenspace of A, and the terminal one, of V."""
-    if isinstance(history.attention, Layers):
-        return []
-    spaces = [(projection.terminal, "V", "-.", "+")]
-    if projection.exists:
-        spaces.insert(0, (projection.eigenspace, "A = VBᵀ", ":", "x"))
-    found: list[Mark] = []
-    for space, matrix, style, marker in spaces:
-        place = _place(space)
-        if place is None:
-            continue
-        what = "eigenvector" if space.dimension == 1 else "eigenspace"
-        label = f"± dominant {what} of {matrix}"
-        limit = history.limit
-        if space is projection.eigenspace and limit is not None and space.dimension == 1:
-            weights = limit.masses[np.argsort(-(limit.points @ place[0]))]
-            label += f" (limit masses {weights[0]:.3f}, {weights[1]:.3f})"
-        if found and found[0].points.shape == place.shape and np.allclose(found[0].points, place):
-            found[0] = replace(found[0], label=f"{found[0].label} and of V")
-        else:
-            found.append(Mark(place, label, style, marker))
-    return found
-
-
-def _place(space: EigenSpace) -> np.ndarray | None:
-    """The points ±e, or a great circle as a closed curve; None for no or all directions."""
-    if space.basis is None or space.dimension not in (1, 2) or space.dimension == len(space.basis):
-        return None
-    if space.dimension == 1:
-        axis = space.basis[:, 0] * np.sign(space.basis[np.abs(space.basis[:, 0]).argmax(), 0])
-        return np.array([axis, -axis])
-    turn = np.linspace(0, 2 * math.pi, 361)
-    return np.column_stack([np.cos(turn), np.sin(turn)]) @ space.basis.T
 
 
 def angles(history: History, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -203,7 +165,7 @@ def _common_grid(history: History, shown: np.ndarray) -> tuple[np.ndarray, np.nd
     """Angles, and the density there at the times shown: those of the cells, if they stay.
 
     Cells that move are drawn on `ROWS` equal angles, fewer than there are pixels, each with the
-    largest density of the cells that meet it: a spot far narrower than a pixel is seen.
+    largest density of the cells that meet it: a cluster far narrower than a pixel is seen.
     """
     if not history.store.moves:
         angle, order = angles(history, 0)
@@ -232,32 +194,38 @@ def _angle_axis(axes: Axes, which: str) -> None:
 
 def _draw_sphere(history: History, projection: ProjectionLimit, wanted: np.ndarray) -> Figure:
     chosen = wanted if len(wanted) else evenly(len(history.times), FRAMES)
+    density = [history.density_at(i) for i in chosen]
+    clusters = [
+        find_clusters(history.cells_at(i), values)
+        for i, values in zip(chosen, density, strict=True)
+    ]
+    places = min(MOST, max(map(len, clusters)))
     columns = min(3, len(chosen))
     rows = math.ceil(len(chosen) / columns)
     width = 6.4 if columns == 1 else 4.2
-    size = (width * columns + 0.6, (width / 2 + 0.25) * rows + 1.2)
+    # The places below the maps of each row, and the heights of rows in widths of a map.
+    insets = [places * any(clusters[columns * row :][:columns]) for row in range(rows)]
+    heights = [0.5 + 0.25 / width + row_height(number) for number in insets]
+    size = (width * columns + 0.6, (width - 0.3) * sum(heights) + 1.2)
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title(history))
-    panels = figure.subplots(rows, columns, squeeze=False)
-    density = [history.density_at(i) for i in chosen]
+    panels = figure.subplots(rows, columns, squeeze=False, height_ratios=heights)
     norm = colour_norm(np.concatenate(density))
     shown = marks(history, projection)
-    cell, inside = mollweide.pixel_cells(history.cells_at(0))
+    avoid = np.vstack([np.empty((0, 3)), *(mark.points for mark in shown)])
     for panel in panels.flat:
         panel.set_axis_off()
-    for panel, i, values in zip(panels.flat, chosen, density, strict=False):
-        if history.store.moves:
-            cell, inside = mollweide.pixel_cells(history.cells_at(i))
-        picture = np.full(inside.shape, np.nan)
-        picture[inside] = np.maximum(values[cell], norm.vmin or 0)
+    for k, (i, values, found) in enumerate(zip(chosen, density, clusters, strict=True)):
+        panel = panels.flat[k]
+        cells = history.cells_at(i)
+        picture = np.maximum(mollweide.paint(cells, values), norm.vmin or 0)
         panel.imshow(picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap=COLOURS)
-        panel.margins(0.01)
-        panel.set_title(f"t = {history.times[i]:g}", fontsize="medium")
+        make_room(panel, insets[k // columns])
+        panel.set_title(map_title(history.times[i], len(found)), fontsize="medium")
         mollweide.draw_outline(panel)
         for mark in shown:
             draw_mark(panel, mark)
-        avoid = np.vstack([np.empty((0, 3)), *(mark.points for mark in shown)])
-        draw_inset(panel, history.cells_at(i), values, norm, colormaps[COLOURS], avoid)
+        draw_insets(panel, cells, values, found, norm, colormaps[COLOURS], avoid, places)
     figure.colorbar(
         ScalarMappable(norm, COLOURS),
         ax=panels,
@@ -266,20 +234,20 @@ def _draw_sphere(history: History, projection: ProjectionLimit, wanted: np.ndarr
         shrink=0.8,
     )
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    note = "Mollweide maps: z up, longitude 0 (the x axis) in the middle, lines every 60°"
+    sizes = {"fontsize": "small", "title_fontsize": "small"}
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=2, title=note, fontsize="small"
+        handles, labels, loc="outside lower center", ncols=2, title=map_note(places), **sizes
     )
     return figure
 
 
-def draw_mark(panel: Axes, mark: Mark) -> None:
-    """Draw a mark on a Mollweide map."""
-    x, y = mollweide.project(mark.points)
-    if len(mark.points) == 2:
-        panel.plot(x, y, mark.marker, color="w", ms=9, mew=3, clip_on=False)
-        panel.plot(x, y, mark.marker, color="k", ms=8, mew=1.3, label=mark.label, clip_on=False)
-        return
-    x[np.abs(np.diff(x, append=x[-1])) > 1] = np.nan  # where the curve leaves the map's edge
-    panel.plot(x, y, color="w", lw=2.2)
-    panel.plot(x, y, mark.style, color="k", lw=1.1, label=mark.label)
+def map_note(places: int) -> str:
+    """What maps are, and their insets, if there is a place for one."""
+    insets = "\nbelow them clusters from above, north up, east right" if places else ""
+    return f"Mollweide maps: z up, longitude 0 (the x axis) in the middle, lines every 60°{insets}"
+
+
+def map_title(time: float, clusters: int) -> str:
+    """The time, and how many clusters have an inset where not all of them have."""
+    few = f", insets of the heaviest {MOST} of {clusters} clusters" if clusters > MOST else ""
+    return f"t = {time:g}{few}"

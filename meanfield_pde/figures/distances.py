@@ -15,7 +15,7 @@ from meanfield_pde.theory.phases import Phases
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 # What is drawn, in this order: colours of Okabe and Ito, safe for the colour blind, and lines that
-# are told apart in grey, too.
+# differ in grey, too.
 _CURVES = {
     "limit": ("density to limit", "#0072B2", "-"),
     "zero": ("density to zero temperature", "#D55E00", "-."),
@@ -60,7 +60,9 @@ def _draw_order(axes: Axes, record: History, projection: ProjectionLimit, p: int
         if f"{key}_low" in history:
             low, high = history[f"{key}_low"], history[f"{key}_high"]
             axes.fill_between(times, np.where(low > 0, low, np.nan), high, color=colour, alpha=0.3)
-    bars = [history[f"bar_{name}"] for name in _CURVES if f"bar_{name}" in history]
+    bars = [
+        history[f"quantisation_{name}"] for name in _CURVES if f"quantisation_{name}" in history
+    ]
     bar = np.max(bars, axis=0)
     axes.fill_between(
         times, 0, bar, color="0.85", lw=0, label="below the width of the cells", zorder=0

@@ -16,13 +16,15 @@ from meanfield_pde.results.names import FIGURES
 _GROUPS = {
     "mean_": "first moments",
     "second_": "second moments",
+    "w1_error_estimate": "w1_error_estimate",  # no distance of a density
     "w1_": "$W_1$",
     "w2_": "$W_2$",
-    "bar_": "width of the cells",
+    "quantisation_": "width of the cells",
 }
-_LOGARITHMIC = ("w1_", "w2_", "bar_")
+# Columns that are positive, and of interest where they are small.
+_LOGARITHMIC = ("w1_", "w2_", "quantisation_")
 _WIDE = 3  # panels side by side
-_STYLES = ("-", "--", "-.", ":")  # in turn, so that columns are told apart in grey
+_STYLES = ("-", "--", "-.", ":")  # in turn, so that columns differ in grey
 _DECADES = 4  # from which on a column of positive numbers is drawn logarithmically
 
 

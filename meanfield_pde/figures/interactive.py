@@ -16,6 +16,7 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures import density as figures
+from meanfield_pde.figures.marks import Mark, marks
 from meanfield_pde.history.history import History
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
@@ -28,7 +29,7 @@ MOST_TIMES = 24
 # The numbers of all times together, and the bytes that a cell takes at one: as float32 or int32
 # three corners, the density, and three coordinates of every second cell, in base64.
 LARGEST, PER_CELL = 40e6, 4 * (3 + 1 + 1.5) * 4 / 3
-_SYMBOLS = {"x": "x", "+": "cross"}
+_SYMBOLS = {"o": "circle-open", "D": "diamond-open"}
 _EYE = 1.5  # how far away the sphere is first seen from, over the highest peak of the last time
 _DASHES = {":": "dot", "-.": "dashdot"}
 _ABOVE = 1.06  # radius at which marks are drawn, so that no cell hides them
@@ -78,8 +79,8 @@ def sphere_figure(plotly: ModuleType, history: History, projection: ProjectionLi
         )
         for index, density in zip(chosen, densities, strict=True)
     ]
-    marks = [_mark(plotly, mark) for mark in figures.marks(history, projection)]
-    figure = plotly.Figure([*surfaces, *marks])
+    places = [_mark(plotly, mark) for mark in marks(history, projection)]
+    figure = plotly.Figure([*surfaces, *places])
     steps = [
         {
             "method": "restyle",
@@ -122,7 +123,7 @@ def _colour_bar(low: float, high: float) -> dict[str, Any]:
     return {"title": title, "tickvals": places, "ticktext": labels}
 
 
-def _mark(plotly: ModuleType, mark: figures.Mark) -> Any:
+def _mark(plotly: ModuleType, mark: Mark) -> Any:
     x, y, z = _ABOVE * mark.points.T
     points = len(mark.points) == 2
     style: dict[str, Any] = (

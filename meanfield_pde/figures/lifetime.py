@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde.figures.density import save
-from meanfield_pde.results.folder import FIGURES
+from meanfield_pde.results.names import FIGURES
 from meanfield_pde.results.tables import Row
 from meanfield_pde.theory.fits import linear_fit
 from meanfield_pde.theory.lifetime_law import fit_law
@@ -49,7 +49,7 @@ def _draw_density(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> No
         axes.plot(line, fit(line), "-", color=_COLOURS[0], lw=1, label=label)
     slope = limit.lifetime_per_beta
     axes.plot(line, slope * line, "--", color="k", lw=1, label=f"predicted, slope {slope:.4f}")
-    width = np.array([row.get("least_width") or np.nan for row in rows])
+    width = np.array([row.get("min_cell_width") or np.nan for row in rows])
     law = fit_law(limit, beta, lifetime, width)
     if law is not None and law.fit is not None:
         curve = np.linspace(beta.min(), beta.max(), 200)
@@ -60,8 +60,17 @@ def _draw_density(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> No
     axes.set_ylim(bottom=0)
     axes.set_xlabel("inverse temperature β")
     axes.set_ylabel("lifetime (time t)")
-    axes.set_title("density: linear in β", fontsize="medium")
+    axes.set_title(", ".join(["density", *_cells_of(rows)]), fontsize="medium")
     axes.legend(fontsize="small")
+
+
+def _cells_of(rows: Sequence[Row]) -> list[str]:
+    """How many cells the densities of some rows had, in words; nothing without rows."""
+    counts = sorted({row["count"] for row in rows})
+    most = max((row.get("most_cells") or row["count"] for row in rows), default=0)
+    if most > max(counts, default=0):
+        return [f"up to {most:.0f} cells"]
+    return [f"{' or '.join(f'{count:.0f}' for count in counts)} cells"] if counts else []
 
 
 def _draw_stages(axes: Axes, rows: Sequence[Row]) -> None:
@@ -82,7 +91,7 @@ def _draw_tokens(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> Non
     lifetime = np.array([row["lifetime"] for row in rows])
     for i, beta in enumerate(betas):
         own = np.array([row["beta"] == beta for row in rows])
-        shift = 1.06 ** (i - (len(betas) - 1) / 2)  # side by side, to be told apart
+        shift = 1.06 ** (i - (len(betas) - 1) / 2)  # side by side, to be distinguished
         style = _MARKERS[i % len(_MARKERS)]
         colour = _COLOURS[i % len(_COLOURS)]
         axes.plot(count[own] * shift, lifetime[own], style, color=colour, ms=4, alpha=0.45)
@@ -114,5 +123,5 @@ def _draw_tokens(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> Non
     axes.set_ylim(0, 1.12 * lifetime.max())
     axes.set_xlabel("number of tokens N")
     axes.set_ylabel("lifetime (time t)")
-    axes.set_title("N tokens: linear in log N, whatever β", fontsize="medium")
+    axes.set_title("N tokens", fontsize="medium")
     axes.legend(fontsize="small", loc="lower right")

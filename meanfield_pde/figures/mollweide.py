@@ -18,7 +18,27 @@ WIDE, HIGH = 720, 360  # pixels of a map
 EXTENT = (-2 * math.sqrt(2), 2 * math.sqrt(2), -math.sqrt(2), math.sqrt(2))
 
 
+BESIDE = 0.1  # radians from longitude 180°, where a marker of 9 points reaches over the edge
 _NEAR = 8  # cells near a pixel among which the one that holds it is looked for
+
+
+def paint(cells: Cells, density: np.ndarray) -> np.ndarray:
+    """Return the map of a density, HIGH x WIDE, nan outside of it.
+
+    A pixel has the density of the cell below it, or the largest of the cells with centres in it: no
+    cluster is too narrow to be seen.
+    """
+    cell, inside = pixel_cells(cells)
+    picture = np.full(inside.shape, np.nan)
+    picture[inside] = density[cell]
+    x, y = project(cells.points)
+    row = np.clip((y - EXTENT[2]) / (EXTENT[3] - EXTENT[2]) * HIGH, 0, HIGH - 1).astype(int)
+    column = ((x - EXTENT[0]) / (EXTENT[1] - EXTENT[0]) * WIDE).astype(int)
+    # At the edge of the map the first or the last pixel of the row.
+    first, count = inside.argmax(axis=1), inside.sum(axis=1)
+    column = np.clip(column, first[row], (first + count - 1)[row])
+    np.maximum.at(picture, (row, column), density)
+    return picture
 
 
 def pixel_cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
@@ -65,6 +85,34 @@ def project(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         2 * math.sqrt(2) / math.pi * longitude * np.cos(auxiliary),
         math.sqrt(2) * np.sin(auxiliary),
     )
+
+
+def project_twice(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return map coordinates of points, and after them those beyond the other edge of the map.
+
+    Of points beside longitude 180° only: half of a marker there is seen at each of the edges.
+    """
+    x, y = project(points)
+    near = (points[:, 0] < 0) & (np.abs(points[:, 1]) < BESIDE)
+    half = np.sqrt(np.maximum(EXTENT[1] ** 2 - 4 * y[near] ** 2, 0))
+    beyond = x[near] - np.where(x[near] > 0, 2, -2) * half
+    return np.append(x, beyond), np.append(y, y[near])
+
+
+def curve(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return map coordinates of a curve on the sphere, N x 3, with a nan where it leaves the map.
+
+    It does so across longitude 180°, and comes back at the other edge, at both of which it ends.
+    """
+    longitude = np.arctan2(points[:, 1], points[:, 0])
+    x, y = project(points)
+    crossed = np.flatnonzero(np.abs(np.diff(longitude)) > math.pi)
+    half = np.sqrt(np.maximum(EXTENT[1] ** 2 - 4 * y**2, 0))  # of the map's width, at the height
+    edges = np.stack([np.sign(x) * half, np.full(len(x), np.nan), np.full(len(x), np.nan)], axis=1)
+    edges[:-1, 2] = edges[1:, 0]
+    heights = np.stack([y, y, np.append(y[1:], np.nan)], axis=1)
+    at = np.repeat(crossed + 1, 3)
+    return np.insert(x, at, edges[crossed].ravel()), np.insert(y, at, heights[crossed].ravel())
 
 
 def draw_outline(axes: Axes) -> None:

@@ -11,12 +11,14 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meanfield_pde.figures.density import save
-from meanfield_pde.results.folder import FIGURES, Result
+from meanfield_pde.figures.density import cell_counts, save
+from meanfield_pde.results.folder import Result
+from meanfield_pde.results.names import FIGURES
 from meanfield_pde.results.tables import Row
 from meanfield_pde.theory.envelope import Envelope, temperature_scale
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
+_BELOW = "below the width of the cells"
 _ORDERS = {1: ("#0072B2", "o"), 2: ("#D55E00", "s")}
 
 
@@ -48,7 +50,7 @@ def _distances(
 ) -> Figure:
     figure = Figure(figsize=(5.6 * len(orders), 5.0), layout="constrained")
     place = "circle" if runs[0].dimension == 2 else "sphere"
-    figure.suptitle(f"Distance to the limit on the {place}, {len(runs[0].points)} cells")
+    figure.suptitle(f"Distance to the limit on the {place}, {cell_counts(runs)}")
     panels = figure.subplots(1, len(orders), squeeze=False)[0]
     for axes, p in zip(panels, orders, strict=True):
         found = summary[f"w{p}"]["envelope"]
@@ -62,15 +64,16 @@ def _distances(
         start = runs[-1].history[f"w{p}_limit"][0]
         rate = limit.decay_rate(p)
         lowest = min(run.history[f"w{p}_limit"].min() for run in runs)
-        width = max(run.history["bar_limit"].max() for run in runs)
         axes.semilogy(
             times, start * np.exp(-rate * times), "--", color="k", lw=1, label="predicted rate"
         )
         axes.plot([], [], ":", color="0.3", label="envelope that holds at every point")
-        axes.fill_between(
-            times, 0, width, color="0.88", lw=0, zorder=0, label="below the width of the cells"
-        )
-        axes.set_ylim(0.5 * min(lowest, width), 2 * max(bound(times[:1], 10.0)[0], start))
+        # Where the mesh is adapted the cells of each time and run have widths of their own.
+        for run in runs:
+            below, label = run.history["quantisation_limit"], _BELOW if run is runs[0] else None
+            axes.fill_between(run.times, 0, below, color="0.88", lw=0, zorder=0, label=label)
+        narrowest = max(run.history["quantisation_limit"].min() for run in runs)
+        axes.set_ylim(0.5 * min(lowest, narrowest), 2 * max(bound(times[:1], 10.0)[0], start))
         axes.set_xlim(times[0], times[-1])
         axes.set_xlabel("time t")
         axes.set_ylabel(f"$W_{p}$(density, limit)  ({unit})")
@@ -112,10 +115,10 @@ def _laws(rows: Sequence[Row], orders: Sequence[int], summary: dict[str, Any], u
     time_axes.minorticks_off()
     time_axes.set_xlabel("inverse temperature β")
     time_axes.set_ylabel("time t* of least distance")
-    time_axes.set_title("the least distance comes later, like log β", fontsize="medium")
+    time_axes.set_title("when the distance is least", fontsize="medium")
     size_axes.set_xlabel("√(log(β + 1)/β)")
     size_axes.set_ylabel(f"least distance ({unit})")
-    size_axes.set_title("and is smaller", fontsize="medium")
+    size_axes.set_title("the least distance", fontsize="medium")
     for axes in (time_axes, size_axes):
         axes.legend(fontsize="small")
         if not any(row["least_time"] is not None for row in rows):

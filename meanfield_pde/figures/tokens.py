@@ -13,13 +13,14 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.figures import mollweide
 from meanfield_pde.figures.density import angles, save, title
-from meanfield_pde.judging.verdict import TokenComparison
-from meanfield_pde.results.folder import FIGURES, Result
+from meanfield_pde.results.folder import Result
+from meanfield_pde.results.names import FIGURES
+from meanfield_pde.verification.verdict import TokenComparison
 
 TOKENS = "tokens.png"
-SHOWN = 3  # times at which the cloud is drawn
-BINS = 48  # of the histogram on the circle
-DECADES = 4  # of the density on the sphere
+SHOWN = 3  # times at which the cloud is drawn: one row of panels
+BINS = 48  # of the histogram on the circle: 7.5 degrees each
+DECADES = 4  # of the density on the sphere (chosen, not tuned)
 _TOKEN, _DENSITY, _BAND = "#D55E00", "#0072B2", "0.85"  # of Okabe and Ito, but for the grey
 
 
@@ -30,7 +31,8 @@ def draw_comparison(result: Result, comparison: TokenComparison, directory: Path
     figure = Figure(figsize=(4 * max(2, len(shown)), 6.6), layout="constrained")
     count = len(comparison.cloud.tokens[0])
     heading = title(result, f"{count} tokens and their density")
-    verdict = textwrap.fill(comparison.verdict, width=34 * max(2, len(shown)))
+    text = comparison.verdict.replace("p = ", "p\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    verdict = textwrap.fill(text, width=34 * max(2, len(shown)))
     figure.suptitle(f"{heading}\n{verdict}", fontsize="medium")
     grid = figure.add_gridspec(2, len(shown), height_ratios=(1, 1.1))
     draw = _draw_circle if result.dimension == 2 else _draw_sphere
@@ -70,9 +72,7 @@ def _draw_sphere(
     density = result.density_at(ours)
     largest = float(density.max())
     norm = LogNorm(largest * 10.0**-DECADES, largest * (1 + 1e-12))
-    cell, inside = mollweide.pixel_cells(result.cells_at(ours))
-    picture = np.full(inside.shape, np.nan)
-    picture[inside] = np.maximum(density[cell], largest * 10.0**-DECADES)
+    picture = np.maximum(mollweide.paint(result.cells_at(ours), density), largest * 10.0**-DECADES)
     axes.imshow(picture, origin="lower", extent=mollweide.EXTENT, norm=norm, cmap="cividis")
     mollweide.draw_outline(axes)
     x, y = mollweide.project(comparison.cloud.tokens[theirs])
@@ -95,13 +95,14 @@ def _draw_distances(axes: Axes, comparison: TokenComparison) -> None:
     for p, results, style in ((1, comparison.w1, "o-"), (2, comparison.w2, "s:")):
         values = [max(one.value, 1e-16) for one in results]
         axes.semilogy(times, values, style, color=_TOKEN, ms=4, label=f"tokens to density, $W_{p}$")
-    found = comparison.judgement
+    found = comparison.diagnosis
     if found is not None:
         far = np.maximum(found.distances[1:], 1e-16)
         label = "tokens to the reference code, token by token"
         axes.semilogy(found.times[1:], far, "^-", color="k", ms=4, lw=0.9, label=label)
     if comparison.since is not None and not comparison.agrees:
-        axes.axvline(comparison.since, color="k", ls="--", lw=0.9, label="deviates from here on")
+        label = f"deviates, first at t = {comparison.since:g}"
+        axes.axvline(comparison.since, color="k", ls="--", lw=0.9, label=label)
     axes.set_xlabel("time t")
     axes.set_ylabel("distance (radians)")
     axes.legend(fontsize="small")

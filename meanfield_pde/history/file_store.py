@@ -1,25 +1,22 @@
-r"""Saved densities in an HDF5 file, and the latest of them in a journal beside it.
+"""Saved densities in an HDF5 file, and the latest of them in a journal beside it.
 
 An HDF5 file that is being written to is not valid if the program is killed. So it is only ever
-replaced whole, and what is saved in between is appended to a journal of checked records:
-
-    b"density\n", length of the header, header (JSON: time, names, shapes), the arrays, CRC-32.
+replaced whole, with its checksums in it, and what is saved in between is appended to a journal of
+checked records (`journal`).
 
 The journal is put into the file when it holds as many times as the file does, so that the time
 that saving takes, on average, does not grow with the number of saved times; and at the end. No
 rank but 0 writes, and it holds no density but the one that is being written.
+
+The row of the history at each time stands with its densities, under one checksum: history.csv,
+which every program reads but nothing protects, is held against it.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import struct
-import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mpi4py import MPI
 
@@ -27,23 +24,15 @@ import h5py
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.history.store import CELLS, MASSES, ZERO_MASSES, Arrays, Store
+from meanfield_pde.history.checks import check_saved
+from meanfield_pde.history.journal import Record, read_place, record_bytes, records
+from meanfield_pde.history.layout import COLUMNS, ROWS, SAVED, TIMES, Found, offsets, scan_file
+from meanfield_pde.history.store import MASSES, Arrays, Row, Store
+from meanfield_pde.support.checked_hdf5 import has_checksums, new_checked_hdf5, open_checked
 from meanfield_pde.support.files import append, replace_file, writing
-from meanfield_pde.support.hdf5 import UNREADABLE, new_hdf5
+from meanfield_pde.support.hdf5 import UNREADABLE
+from meanfield_pde.support.memory import check_claim
 from meanfield_pde.support.ranks import on_root
-
-_MAGIC = b"density\n"
-_NUMBER = struct.Struct("<Q")
-_TIMES, _SAVED = "times", "saved"  # a dataset, and the attribute that names the saved arrays
-
-
-@dataclass(frozen=True)
-class _Record:
-    """Where in the journal the arrays of one time are."""
-
-    time: float
-    places: dict[str, tuple[int, tuple[int, ...]]]
-    end: int
 
 
 class FileStore(Store):
@@ -54,6 +43,10 @@ class FileStore(Store):
         comm: the ranks that append; reading is every rank's own affair.
         constants: arrays that are written with the densities, by name.
         attributes: texts that are written with them.
+
+    Attributes:
+        rows: the row of the history at each time, or nothing where they are not known.
+        checked: whether the file has checksums; those of an earlier version have none.
     """
 
     def __init__(
@@ -65,11 +58,13 @@ class FileStore(Store):
     ) -> None:
         super().__init__()
         self.path = path
+        self.rows: list[Row] = []
+        self.checked = True
         self._comm = comm
         self._journal = path.with_suffix(".journal")
         self._constants = dict(constants or {})
         self._attributes = dict(attributes or {})
-        self._records: list[_Record] = []
+        self._records: list[Record] = []
         self._names: list[str] = []
         self._folded = 0  # times in the HDF5 file
 
@@ -77,39 +72,42 @@ class FileStore(Store):
     def open(cls, path: Path, comm: MPI.Comm = MPI.COMM_SELF, **arguments: Any) -> FileStore:
         """The densities that are there already. Collective."""
         store = cls(path, comm, **arguments)
-        found = on_root(comm, store._scan)
-        store.times, store._names, store._folded, store._records = found
+        store._take(on_root(comm, store._scan))
         return store
 
-    def append(self, time: float, arrays: Arrays) -> None:
+    def append(self, time: float, arrays: Arrays, row: Row | None = None) -> None:
         """Put the arrays in the journal, and the journal in the file when it has grown to it."""
         self._names = list(arrays)
-        self._records.append(on_root(self._comm, self._append_record, time, arrays))
+        self._records.append(on_root(self._comm, self._append_record, time, arrays, row))
         self.times.append(time)
+        if row is not None:
+            self.rows.append(dict(row))
         if len(self._records) > self._folded:
             self._fold()
 
     def read(self, index: int, name: str = MASSES) -> np.ndarray:
-        """Read the array of one time from the file or the journal."""
+        """Read the array of one time from the file or the journal, checked."""
         index = range(len(self.times))[index]
-        if index < self._folded:
-            with h5py.File(self.path) as file:
-                if not self.moves:
-                    return file[name][index]
-                begin, end = file[_offsets(name)][index : index + 2]
-                return file[name][begin:end]
-        position, shape = self._records[index - self._folded].places[name]
-        with self._journal.open("rb") as file:
-            file.seek(position)
-            return np.fromfile(file, dtype="<f8", count=int(np.prod(shape))).reshape(shape)
+        array = self._read(index, name)
+        if array is None:  # a run that goes on has put its journal into the file
+            found = self._scan()
+            if found.times[: len(self.times)] == self.times:
+                self._folded, self._records = found.folded, found.records
+                array = self._read(index, name)
+        if array is None:
+            raise InputError(
+                f"{self._journal}: not a readable journal (the checksum at t = "
+                f"{self.times[index]:.6g} is wrong)"
+            )
+        return array
 
     def names(self) -> list[str]:
         """Names of the arrays that are kept."""
         return self._names
 
     def truncate(self, count: int) -> None:
-        """Write the file anew with the first so many times."""
-        del self.times[count:]
+        """Write the file anew with the first `count` times."""
+        del self.times[count:], self.rows[count:]
         del self._records[max(count - self._folded, 0) :]
         self._fold()
 
@@ -118,22 +116,61 @@ class FileStore(Store):
         if self._records:
             self._fold()
 
-    def _append_record(self, time: float, arrays: Arrays) -> _Record:
-        header = {"time": time, "shapes": {name: np.shape(a) for name, a in arrays.items()}}
-        text = json.dumps(header).encode()
-        record = io.BytesIO()
-        record.write(_MAGIC + _NUMBER.pack(len(text)) + text)
-        for array in arrays.values():
-            record.write(np.ascontiguousarray(array, dtype="<f8").tobytes())
-        content = record.getvalue()
+    def check(self, rows: Sequence[Row]) -> None:
+        """InputError unless all arrays of the times with these rows can be read. Collective."""
+        self.rows = [dict(row) for row in rows]
+        on_root(self._comm, self._check)
+
+    def _check(self) -> None:
+        for index in range(len(self.rows)):
+            for name in dict.fromkeys([MASSES, *self._names]):
+                self.read(index, name)
+
+    def _read(self, index: int, name: str) -> np.ndarray | None:
+        """The array of one time; None if the journal has it no longer."""
+        path = self.path
+        try:
+            if index < self._folded:
+                array = self._read_folded(index, name)
+            else:
+                path = self._journal
+                found = read_place(path, self._records[index - self._folded].places[name])
+                if found is None:
+                    return None
+                array = found
+            check_saved(name, array)
+            if name == MASSES and self.rows:
+                self._check_mass(array, self.rows[index])
+        except UNREADABLE as error:
+            raise _unreadable(path, error) from error
+        return array
+
+    def _read_folded(self, index: int, name: str) -> np.ndarray:
+        with open_checked(self.path) as file:
+            check_claim(file[name].nbytes, file[name].id.get_storage_size())
+            if not self.moves:
+                return np.asarray(file[name][index])
+            begin, end = (int(one) for one in file[offsets(name)][index : index + 2])
+            return np.asarray(file[name][begin:end])
+
+    def _check_mass(self, masses: np.ndarray, row: Row) -> None:
+        """ValueError unless the masses sum to what the history says, but for rounding."""
+        total = masses.sum()
+        if "mass" in row and not abs(total - row["mass"]) <= 1e-9 * abs(row["mass"]):
+            raise ValueError(
+                f"masses at t = {row['time']:.6g} sum to {total:.12g}, in the history to "
+                f"{row['mass']:.12g}"
+            )
+
+    def _append_record(self, time: float, arrays: Arrays, row: Row | None) -> Record:
         begin = self._records[-1].end if self._records else 0
-        append(self._journal, begin, content + _NUMBER.pack(zlib.crc32(content)))
-        return next(_records(self._journal, begin))
+        append(self._journal, begin, record_bytes(time, arrays, row))
+        return next(records(self._journal, begin))
 
     def _fold(self) -> None:
         self._comm.barrier()  # a rank that still reads would find its journal gone
         on_root(self._comm, self._replace)
-        self._records, self._folded = [], len(self.times)
+        self._records, self._folded, self.checked = [], len(self.times), True
 
     def _replace(self) -> None:
         """Write a file with all times, one at a time, and then empty the journal."""
@@ -142,10 +179,14 @@ class FileStore(Store):
             self._journal.unlink(missing_ok=True)
 
     def _write(self, path: Path) -> None:
-        with new_hdf5(path) as file:
+        with new_checked_hdf5(path) as file:
             for name, constant in self._constants.items():
                 file[name] = constant
-            file[_TIMES] = np.array(self.times)
+            file[TIMES] = np.array(self.times)
+            if self.rows:
+                columns = list(self.rows[0])
+                file[ROWS] = np.array([[row[name] for name in columns] for row in self.rows])
+                file[ROWS].attrs[COLUMNS] = columns
             for name in self._names:
                 if self.moves:
                     self._write_moving(file, name)
@@ -155,84 +196,56 @@ class FileStore(Store):
                 dataset = file.create_dataset(name, shape, dtype=float)
                 for index in range(len(self.times)):
                     dataset[index] = self.read(index, name)
-            file.attrs.update(self._attributes | {_SAVED: self._names})
+            file.attrs.update(self._attributes | {SAVED: self._names})
 
     def _write_moving(self, file: h5py.File, name: str) -> None:
         """The arrays of all times one after the other, and where each of them begins."""
         indices = range(len(self.times))
         first = self.read(0, name)
-        if (offsets := _offsets(name)) not in file:
+        if offsets(name) not in file:
             counts = [len(self.read(index, name)) for index in indices]
-            file[offsets] = np.concatenate([[0], np.cumsum(counts)])
-        begin = file[offsets][()]
+            file[offsets(name)] = np.concatenate([[0], np.cumsum(counts)])
+        begin = file[offsets(name)][()]
         dataset = file.create_dataset(name, (begin[-1], *first.shape[1:]), dtype=float)
         for index in indices:
             dataset[begin[index] : begin[index + 1]] = self.read(index, name)
 
-    def _scan(self) -> tuple[list[float], list[str], int, list[_Record]]:
-        """Times, names, the number of times in the file, and the records of the journal."""
-        times: list[float] = []
-        names: list[str] = []
-        if self.path.is_file():
-            try:
-                with h5py.File(self.path) as file:
-                    times = [float(time) for time in file[_TIMES][()]]
-                    names = _time_series(file, len(times))
-            except UNREADABLE as error:
-                raise InputError(f"{self.path}: not a readable density file ({error})") from error
-        folded = len(times)
-        # A journal that was put into the file just before the program was killed is still there.
-        records = [one for one in _records(self._journal) if not times or one.time > times[-1]]
-        if records:
-            names = list(records[0].places)
-        return times + [record.time for record in records], names, folded, records
+    def _take(self, found: Found) -> None:
+        self.times, self.rows, self._names = found.times, found.rows, found.names
+        self._folded, self._records, self.checked = found.folded, found.records, found.checked
+
+    def _scan(self) -> Found:
+        """What is in the file, and behind it in the journal."""
+        # The journal first: what a run that goes on puts into the file meanwhile is in both then.
+        appended, found = list(records(self._journal)), Found()
+        try:
+            if self.path.is_file():
+                found.checked = has_checksums(self.path)
+                with open_checked(self.path) as file:
+                    scan_file(file, found)
+        except UNREADABLE as error:
+            raise _unreadable(self.path, error) from error
+        for record in appended:
+            # One that was put into the file just before the program was killed is still there.
+            if found.times and record.time <= found.times[-1]:
+                continue
+            if found.names and set(record.places) != set(found.names):
+                raise InputError(
+                    f"{self._journal}: not a readable journal (at t = {record.time:.6g} it has "
+                    f"other arrays than {self.path.name})"
+                )
+            found.names = found.names or list(record.places)
+            found.times.append(record.time)
+            found.records.append(record)
+            if record.row is not None:
+                found.rows.append(record.row)
+        if len(found.rows) != len(found.times):  # of an earlier version
+            found.rows = []
+        return found
 
 
-def _time_series(file: h5py.File, saved: int) -> list[str]:
-    """Names of the datasets that hold an array for each saved time."""
-    known = [name for name in (MASSES, ZERO_MASSES) if name in file]
-    names = [str(name) for name in file.attrs.get(_SAVED, known)]
-    for name in (MASSES, *names):
-        if CELLS[0] in names:
-            if len(offsets := file[_offsets(name)][()]) != saved + 1 or offsets[-1] != len(
-                file[name]
-            ):
-                raise ValueError(f"{name} does not agree with {_offsets(name)}")
-        elif file[name].shape[:1] != (saved,):
-            raise ValueError(f"{name} must be times x cells")
-    return names
-
-
-def _offsets(name: str) -> str:
-    """Name of the dataset that says where, in the one of this name, each time begins."""
-    return name.rpartition("/")[0] + "/offsets"
-
-
-def _records(path: Path, begin: int = 0) -> Iterator[_Record]:
-    """The whole records of a journal; it ends at the first that is torn or does not check."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        file.seek(begin)
-        while (record := _record(file)) is not None:
-            yield record
-
-
-def _record(file: BinaryIO) -> _Record | None:
-    head = file.read(len(_MAGIC) + _NUMBER.size)
-    if len(head) < len(_MAGIC) + _NUMBER.size or not head.startswith(_MAGIC):
-        return None
-    text = file.read(_NUMBER.unpack(head[len(_MAGIC) :])[0])
-    checksum = zlib.crc32(text, zlib.crc32(head))
-    try:
-        header = json.loads(text)
-    except ValueError:
-        return None
-    places: dict[str, tuple[int, tuple[int, ...]]] = {}
-    for name, shape in header["shapes"].items():
-        places[name] = (file.tell(), tuple(shape))
-        checksum = zlib.crc32(file.read(8 * int(np.prod(shape))), checksum)
-    tail = file.read(_NUMBER.size)
-    if len(tail) < _NUMBER.size or _NUMBER.unpack(tail)[0] != checksum:
-        return None
-    return _Record(header["time"], places, file.tell())
+def _unreadable(path: Path, error: Exception) -> InputError:
+    if isinstance(error, InputError) and str(error).startswith(str(path)):
+        return error
+    kind = "journal" if path.suffix == ".journal" else "density file"
+    return InputError(f"{path}: not a readable {kind} ({' '.join(str(error).split())[:160]})")

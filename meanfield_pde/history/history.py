@@ -10,6 +10,7 @@ import numpy as np
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.history.store import CELLS, MASSES, ZERO, ZERO_MASSES, Store
 from meanfield_pde.mesh.cells import Cells
+from meanfield_pde.support.checks import time_index
 from meanfield_pde.wasserstein.measure import Measure
 
 
@@ -86,6 +87,7 @@ class History:
 
     def cells_at(self, index: int, *, zero_temperature: bool = False) -> Cells:
         """The cells of the density (or of that at zero temperature) at a saved time."""
+        index = time_index(index, len(self.store))
         if not self.store.moves:
             return self.cells
         prefix = ZERO if zero_temperature else ""
@@ -93,10 +95,11 @@ class History:
 
     def density_at(self, index: int) -> np.ndarray:
         """The density at one saved time; nothing else is read."""
+        index = time_index(index, len(self.store))
         return self.store.read(index) / self.cells_at(index).volumes
 
     def measure(self, index: int = -1) -> Measure:
         """The density at a saved time as a discrete measure; by default the last."""
-        index = range(len(self.store))[index]
+        index = time_index(index, len(self.store))
         cells = self.cells_at(index)
         return Measure(cells.points, self.store.read(index), cells.spread)

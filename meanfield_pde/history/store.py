@@ -15,7 +15,16 @@ ZERO_MASSES = ZERO + MASSES
 # Where the mesh moves each time has its own cells: these arrays, beside the masses.
 CELLS = ("points", "volumes", "spread", "vertices")
 
+# Arrays of clusters that are carried beside the cells: there may be none of these at a time.
+PATCHES = "patches/"
+
 Arrays = Mapping[str, np.ndarray]
+Row = dict[str, float]  # of the history, by column
+
+
+def least_rows(name: str) -> int:
+    """How many rows an array of this name has at least."""
+    return 0 if name.startswith(PATCHES) else 1
 
 
 class Store(ABC):
@@ -32,8 +41,11 @@ class Store(ABC):
         return len(self.times)
 
     @abstractmethod
-    def append(self, time: float, arrays: Arrays) -> None:
-        """Keep the arrays of a time after the last. Collective; all ranks give the same."""
+    def append(self, time: float, arrays: Arrays, row: Row | None = None) -> None:
+        """Keep the arrays of a time after the last, and its row of the history if given.
+
+        Collective; all ranks give the same.
+        """
 
     @abstractmethod
     def read(self, index: int, name: str = MASSES) -> np.ndarray:
@@ -45,7 +57,7 @@ class Store(ABC):
 
     @abstractmethod
     def truncate(self, count: int) -> None:
-        """Forget all but the first so many times. Collective."""
+        """Forget all but the first `count` times. Collective."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -73,8 +85,8 @@ class MemoryStore(Store):
         super().__init__()
         self._saved: list[dict[str, np.ndarray]] = []
 
-    def append(self, time: float, arrays: Arrays) -> None:
-        """Keep the arrays themselves."""
+    def append(self, time: float, arrays: Arrays, row: Row | None = None) -> None:
+        """Keep the arrays themselves; rows are kept by who appends."""
         self.times.append(time)
         self._saved.append(dict(arrays))
 
@@ -87,7 +99,7 @@ class MemoryStore(Store):
         return list(self._saved[0]) if self._saved else []
 
     def truncate(self, count: int) -> None:
-        """Forget all but the first so many times."""
+        """Forget all but the first `count` times."""
         del self.times[count:], self._saved[count:]
 
     def finish(self) -> None:

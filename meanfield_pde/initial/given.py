@@ -12,10 +12,11 @@ from dolfinx import fem
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import Content, InitialDensity
 from meanfield_pde.initial.formula import ExpressionDensity
-from meanfield_pde.initial.pointwise import PointwiseDensity
+from meanfield_pde.initial.pointwise import PointwiseDensity, probes
 from meanfield_pde.mesh.fields import function_on_cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.support.checks import numbers
 
 # A mesh counts as that of the problem if its cells are at the same places to this.
 _SAME_PLACE = 1e-6
@@ -37,7 +38,7 @@ def as_initial(initial: InitialLike) -> InitialDensity:
         return FieldDensity.of(initial)
     if callable(initial):
         return FunctionDensity(initial)
-    return CellMasses(np.asarray(initial, dtype=float))
+    return CellMasses(numbers(initial, "initial masses"))
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,18 @@ class FunctionDensity(PointwiseDensity):
         raise InputError("a case file cannot hold a Python function; give a formula")
 
     def check(self, dimension: int) -> None:
-        """Nothing that could be checked before the function is evaluated."""
+        """Evaluate the function all over the sphere; refuse one that gives no number for each."""
+        self.density(probes(dimension))
 
     def density(self, points: np.ndarray) -> np.ndarray:
-        """Values of the function at the rows of points."""
-        return self.function(points)
+        """Values of the function at the rows of points; InputError unless it gives one for each."""
+        values = numbers(self.function(points), "what the initial density returns")
+        if values.shape != (len(points),):
+            raise InputError(
+                "the initial density must take points (N x d) to N numbers, got an array of shape "
+                f"{values.shape} for N = {len(points)}"
+            )
+        return values
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,14 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.support.ranks import shared_errors
 
 
 def cell_masses(initial: InitialLike, volumes: FiniteVolumes) -> np.ndarray:
     """Masses of this rank's own cells, scaled to a total of one. Collective."""
     density = as_initial(initial)
-    density.check(volumes.dimension)
+    with shared_errors(volumes.comm):  # it may call a function of the user's
+        density.check(volumes.dimension)
     masses = density.cell_masses(volumes)
     # In input order, so that the total does not depend on the number of ranks.
     every = volumes.gather(masses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
 from functools import lru_cache
@@ -14,9 +15,11 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import normalised
 
 PROBES = {2: 4096, 3: 20480}
-# Candidates of one round of rejection, and the rounds after which a density is given up.
+# Candidates of one round of rejection, and the rounds after which a density is given up, if less
+# than this share of them was accepted: a million tokens of such a density take ten minutes.
 _CANDIDATES = 65_536
 _MOST_ROUNDS = 2_000
+_LEAST_SHARE = 1e-3
 # How far a density may exceed its largest value at the probes before its tokens are drawn anew.
 _HEADROOM = 1.05
 
@@ -51,7 +54,7 @@ class PointwiseDensity(InitialDensity):
         if not bound > 0:
             raise InputError("the initial density is zero wherever it was tried")
         accepted: list[np.ndarray] = []
-        for _ in range(_MOST_ROUNDS):
+        for tried in itertools.count(1):
             candidates = uniform_points(generator, _CANDIDATES, dimension)
             values = self._checked(candidates)
             if values.max() > bound:
@@ -60,12 +63,14 @@ class PointwiseDensity(InitialDensity):
                 accepted.clear()
                 continue
             accepted.append(candidates[generator.random(_CANDIDATES) * bound < values])
-            if sum(map(len, accepted)) >= count:
+            drawn = sum(map(len, accepted))
+            if drawn >= count:
                 return np.concatenate(accepted)[:count]
+            if tried >= _MOST_ROUNDS and drawn < _LEAST_SHARE * tried * _CANDIDATES:
+                break
         raise InputError(
-            f"initial.density is too concentrated to draw {count} tokens from: only "
-            f"{sum(map(len, accepted))} of {_MOST_ROUNDS * _CANDIDATES} candidates were accepted; "
-            "give it as kind 'von-mises'"
+            f"initial.density is too concentrated to draw {count} tokens from: only {drawn} of "
+            f"{tried * _CANDIDATES} candidates were accepted; give it as kind 'von-mises'"
         )
 
     def _checked(self, points: np.ndarray) -> np.ndarray:

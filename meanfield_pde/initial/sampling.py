@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from meanfield_pde.initial.given import InitialLike, as_initial
+from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import whole
+from meanfield_pde.support.memory import check_fits
 
 
+@typed
 def sample_tokens(initial: InitialLike, count: int, seed: int, dimension: int) -> np.ndarray:
     """N independent tokens of an initial density, N x d.
 
@@ -22,6 +25,9 @@ def sample_tokens(initial: InitialLike, count: int, seed: int, dimension: int) -
         dimension: d.
     """
     count = whole(count, "the number of tokens", 1)
+    dimension = whole(dimension, "the dimension", 2)
+    # The draws of a round, the tokens accepted, and these put together.
+    check_fits(24.0 * count * dimension, f"drawing {count} tokens", "take fewer")
     generator = np.random.default_rng(whole(seed, "the seed", 0))
     density = as_initial(initial)
     density.check(dimension)

@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.support.checks import input_path
+from meanfield_pde.support.checks import input_path, numbers
 from meanfield_pde.tokens.cloud import read_tokens, to_sphere
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -39,7 +39,8 @@ class Tokens(InitialDensity):
     keys = ("path",)
 
     def __post_init__(self) -> None:
-        measure = Measure(self.points, self._equal() if self.masses is None else self.masses)
+        points = np.atleast_2d(numbers(self.points, "points"))
+        measure = Measure(points, np.ones(len(points)) if self.masses is None else self.masses)
         points, _ = to_sphere(measure.points, lambda i: f"token {i[0]}")
         object.__setattr__(self, "points", points)
         if self.masses is not None:

@@ -15,6 +15,7 @@ from scipy.stats import vonmises_fisher
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.pointwise import PointwiseDensity, uniform_points
 from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.support.arguments import check_fields
 from meanfield_pde.support.checks import known_keys, number_list, real
 
 # Beyond this the rounding of a point of the sphere, 1e-16, is no longer small against the width.
@@ -99,6 +100,7 @@ class VonMises(PointwiseDensity):
     keys = ("components",)
 
     def __post_init__(self) -> None:
+        check_fields(self, "initial.")
         components = tuple(self.components)
         if not components:
             raise InputError("initial.components must have at least one component")

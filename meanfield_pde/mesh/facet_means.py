@@ -10,7 +10,6 @@ import scipy.sparse
 import scipy.spatial
 
 from meanfield_pde.mesh import geometry
-from meanfield_pde.mesh.forest import distinct
 
 # Vertices that enter the mean along an edge: on a regular mesh its ends and all next to them.
 _STENCIL = 10
@@ -101,7 +100,7 @@ class Stencils:
     def kept(self, mesh: Facets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """New numbers of the vertices, -1 if gone, and rows of a new mesh that are rows of this."""
         count = len(mesh.vertices)
-        points, place = distinct(np.concatenate([mesh.vertices, self.vertices]))
+        points, place = geometry.distinct(np.concatenate([mesh.vertices, self.vertices]))
         number, known = np.full(len(points), -1), np.zeros(len(points), dtype=bool)
         number[place[:count]] = np.arange(count)
         known[place[count:]] = True

@@ -24,6 +24,8 @@ from dolfinx import mesh as dolfinx_mesh
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.checks import check_surface
 from meanfield_pde.mesh.surface import Surface, build_mesh, on_sphere
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.checks import check_no_device
 from meanfield_pde.support.files import flush, writing
 from meanfield_pde.support.hdf5 import new_hdf5, read_array
 
@@ -32,6 +34,7 @@ _GMSH_LINE, _GMSH_TRIANGLE = 1, 2
 _EXPECTED = "expected arcs (polylines of 2 vertices) or triangles, of first order"
 
 
+@typed
 def read_mesh(path: str | Path, comm: MPI.Comm = MPI.COMM_WORLD) -> dolfinx_mesh.Mesh:
     """Read a mesh file on rank 0, check it, and distribute it.
 
@@ -83,6 +86,8 @@ def write_surface(path: str | Path, surface: Surface) -> None:
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
     data = path.with_suffix(".h5")
+    check_no_device(data)
+    check_no_device(path)
     with writing(path):
         # The XDMF file names its HDF5 file, so both are written under their final names elsewhere.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mesh-") as scratch:
@@ -213,7 +218,7 @@ def _read_dataset(path: Path, where: str, reference: str) -> np.ndarray:
                 raise InputError(f"{where} refers to {reference}, which holds no numbers")
             try:
                 return read_array(node)
-            except InputError as error:
+            except ValueError as error:
                 raise InputError(f"{where}: {data}: {error}") from None
     except OSError as error:
         raise InputError(f"{where}: {data} is damaged or not HDF5: {error}") from error

@@ -270,3 +270,14 @@ def _arc_rule(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     angle = (length[:, None] * (nodes + 1) / 2)[..., None]
     points = np.cos(angle) * start + np.sin(angle) * direction
     return points, length[:, None] * weights / 2
+
+
+def distinct(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct rows, sorted, and which of them each row is."""
+    order = np.lexsort(points.T)
+    ordered = points[order]
+    new = np.ones(len(points), dtype=bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    number = np.empty(len(points), dtype=np.int64)
+    number[order] = np.cumsum(new) - 1
+    return ordered[new], number

@@ -19,6 +19,8 @@ import ufl
 from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.checks import numbers, real, whole
 from meanfield_pde.support.memory import check_fits
 
 _GOLDEN = (1 + 5**0.5) / 2
@@ -47,6 +49,7 @@ _ICOSAHEDRON_FACES = np.array([
 ])
 # fmt: on
 
+MOST_GRADE = 1e4  # beyond it, cells are too thin to be of use, and steps too short
 # While its arrays are made.
 BYTES_PER_CELL = 500.0
 
@@ -71,8 +74,7 @@ class Surface:
 
 def circle_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = None) -> Surface:
     """The circle in `cells` arcs; the arrays behind `circle_mesh`."""
-    if cells < 3:
-        raise InputError(f"a mesh of the circle needs at least 3 cells, got {cells}")
+    cells = whole(cells, "the number of cells of a mesh of the circle", 3)
     check_fits(BYTES_PER_CELL * cells, f"a mesh of {cells} cells", "take fewer")
     number = np.arange(cells)
     angle = 2 * np.pi * number / cells
@@ -83,8 +85,7 @@ def circle_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = 
 
 def sphere_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = None) -> Surface:
     """The smallest icosphere with at least `cells` triangles; the arrays behind `sphere_mesh`."""
-    if cells < 1:
-        raise InputError(f"a mesh of the sphere needs at least 1 cell, got {cells}")
+    cells = whole(cells, "the number of cells of a mesh of the sphere", 1)
     check_fits(BYTES_PER_CELL * cells, f"a mesh of {cells} cells", "take fewer")
     n = int(np.ceil(np.sqrt(cells / 20) - 1e-9))
     # A vertex of a split face has integer weights (n - i - j, i, j) on the corners of the face.
@@ -117,6 +118,7 @@ def sphere_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = 
     return Surface(_graded(points, grade, axis), vertex[triangles])
 
 
+@typed
 def circle_mesh(
     cells: int = 800,
     *,
@@ -135,6 +137,7 @@ def circle_mesh(
     return build_mesh(circle_surface(cells, grade=grade, axis=axis), comm)
 
 
+@typed
 def sphere_mesh(
     cells: int = 5120,
     *,
@@ -185,13 +188,13 @@ def on_sphere(surface: Surface) -> Surface:
 
 
 def _graded(points: np.ndarray, grade: float, axis: np.ndarray | None) -> np.ndarray:
-    if not (np.isfinite(grade) and grade >= 1):
-        raise InputError(f"mesh.grade must be a finite number >= 1, got {grade}")
+    expected = f"a number >= 1 and <= {MOST_GRADE:g}"
+    grade = real(grade, "mesh.grade", expected, lambda g: 1 <= g <= MOST_GRADE)
     if grade == 1:
         return points
     if axis is None:
         raise InputError("a graded mesh needs the axis toward which it is refined")
-    direction = np.asarray(axis, dtype=float)
+    direction = numbers(axis, "the axis of a graded mesh")
     length = np.linalg.norm(direction)
     if direction.shape != (points.shape[1],) or not (np.isfinite(length) and length > 0):
         raise InputError(

@@ -13,51 +13,49 @@
     figures/        PNG files
 
 Files are written by rank 0, at once and whole, or in lines and records that are checked when they
-are read; a run that is killed leaves valid ones.
+are read; a run that is killed leaves valid ones. A checksum is part of the file that it is about,
+so that neither is ever there without the other: at the end of density.h5 and checkpoint.h5, in each
+record of the journal, in the last line of case.toml, under a key of summary.json. A table cannot
+hold one, so the rows of history.csv are kept in density.h5 as well, with which it has to agree.
 """
 
 from __future__ import annotations
 
-import os
-import re
+import logging
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
-import h5py
+import numpy as np
 
+from meanfield_pde.case.attention_table import TERMS
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import attention_of, parse, read_case
-from meanfield_pde.case.text import differing_keys, same_case, same_problem
-from meanfield_pde.errors import InputError, StorageError
+from meanfield_pde.case.text import FREE, differing_keys, same_problem
+from meanfield_pde.errors import InputError
+from meanfield_pde.history.checks import check_saved
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import CELLS
 from meanfield_pde.mesh.cells import Cells
+from meanfield_pde.results.case_copy import read_case_text
 from meanfield_pde.results.names import (
-    ALL,
     CASE,
-    CHECKPOINT,
     COARSEST,
     DENSITY,
-    FIELDS,
-    FIGURES,
-    FILES,
     HISTORY,
-    PREVIOUS,
     SUMMARY,
-    is_ours,
 )
-from meanfield_pde.results.tables import read_history
+from meanfield_pde.results.tables import check_columns, check_history, read_history
 from meanfield_pde.solver.settings import CompareCase, NoiseCase
-from meanfield_pde.support.files import (
-    make_folder,
-    remove_file,
-    remove_leftovers,
-    replace_text,
-    writing,
-)
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.checked_hdf5 import open_checked
+from meanfield_pde.support.hdf5 import UNREADABLE, read_array
+from meanfield_pde.support.old_names import Columns, new_columns
 from meanfield_pde.wasserstein.measure import Measure
+
+LOG = logging.getLogger("meanfield_pde")
+_WARNED: set[Path] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +67,7 @@ class Result(History):
         case_text: the text of case.toml.
     """
 
+    store: FileStore
     directory: Path = Path()
     case_text: str = ""
 
@@ -78,36 +77,42 @@ class Result(History):
         return read_case(self.directory / CASE)
 
 
+@typed
 def read_result(directory: str | Path) -> Result:
-    """Read the result folder of a run; its densities are read when they are asked for."""
+    """Read the result folder of a run; its densities are read when they are asked for.
+
+    Each file is held against its checksum; a folder of an earlier version has none, as a warning
+    says.
+    """
     folder = Path(directory)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such result folder")
     for name in (CASE, HISTORY, DENSITY):
         if not (folder / name).is_file():
             raise InputError(f"{folder}: not a result folder, {name} is missing")
-    store = FileStore.open(folder / DENSITY)
-    cells, limit = _constants(folder / DENSITY)
-    columns = read_history(folder / HISTORY)
-    # A run that was stopped may have saved one density more than rows of the history, and an
-    # earlier version several rows more than densities.
-    saved = min(len(store), *map(len, columns.values()))
-    if saved < len(store) - 1 or not saved:
-        raise InputError(f"{folder / HISTORY}: has fewer rows than {DENSITY} has times")
-    del store.times[saved:]
-    text = _case_text(folder)
+    store, saved = _saved(folder)
+    columns = Columns(zip(new_columns(saved, folder), saved.values(), strict=True))
+    cells, limit, origin = _constants(folder / DENSITY)
+    check_columns(folder / HISTORY, columns, cells.dimension)
+    text = read_case_text(folder, checked=store.checked)
     tables = parse(text)
     try:
-        attention = attention_of(tables["attention"], folder, tables.get("perceptron"))
+        if origin is not None and not same_problem(text, origin):
+            changed = differing_keys(text, origin, ignore=FREE)
+            raise InputError(f"{DENSITY} was computed from another, with other {changed[0]}")
+        beside = {name: tables[name] for name in TERMS if name in tables}
+        attention = attention_of(tables["attention"], folder, beside)
         cost = tables.get("compare", {}).get("cost", CompareCase.cost)
         noise = NoiseCase(**tables.get("noise", {})).strength
     except (InputError, KeyError, AttributeError, TypeError) as error:
         raise InputError(f"{folder / CASE}: not the case of a run ({error})") from None
+    if not store.checked:
+        warn_unchecked(folder)
     return Result(
         attention=attention,
         cells=cells,
         store=store,
-        history={name: column[:saved] for name, column in columns.items()},
+        history=columns,
         limit=limit,
         directory=folder,
         case_text=text,
@@ -116,145 +121,79 @@ def read_result(directory: str | Path) -> Result:
     )
 
 
-def _constants(path: Path) -> tuple[Cells, Measure | None]:
-    """The cells, and the limit measure if there is one."""
+def _saved(folder: Path) -> tuple[FileStore, dict[str, np.ndarray]]:
+    """The densities, and the columns of the history as they are called there, which agree."""
+    path = folder / HISTORY
+    finished = (folder / SUMMARY).is_file()
     try:
-        with h5py.File(path) as file:
+        before = path.read_bytes()
+        store = FileStore.open(folder / DENSITY)
+        after = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: not a readable history ({error})") from error
+    if not store.checked:
+        return store, _unchecked_history(path, store)
+    if not store.rows:
+        raise InputError(f"{store.path}: not a readable density file (it has no rows of {HISTORY})")
+    try:
+        check_history(before, after, store.rows, finished=finished)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{path}: not a readable history ({error})") from error
+    return store, {name: np.array([row[name] for row in store.rows]) for name in store.rows[0]}
+
+
+def _unchecked_history(path: Path, store: FileStore) -> dict[str, np.ndarray]:
+    """The history of an earlier version; what is read of the densities is held against it."""
+    columns = read_history(path)
+    # A run that was stopped may have saved one density more than rows of the history, and one of
+    # an earlier version several rows more than densities.
+    saved = min(len(store), *map(len, columns.values()))
+    if saved < len(store) - 1 or not saved:
+        raise InputError(f"{path}: has fewer rows than {DENSITY} has times")
+    del store.times[saved:]
+    columns = {name: column[:saved] for name, column in columns.items()}
+    if not np.array_equal(columns.get("time", ()), store.times):
+        raise InputError(f"{path}: its times are not those of {DENSITY}")
+    store.rows = [
+        dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+    ]
+    return columns
+
+
+def _constants(path: Path) -> tuple[Cells, Measure | None, str | None]:
+    """The cells, the limit measure if there is one, and the text of the case if it is there."""
+    try:
+        with open_checked(path) as file:
             prefix = COARSEST if COARSEST in file else ""
-            points, volumes, spread, vertices = (file[prefix + name][()] for name in CELLS)
+            arrays = {name: read_array(file[prefix + name]) for name in CELLS}
+            for name, array in arrays.items():
+                check_saved(name, array)
             limit: Measure | None = None
             if "limit" in file:
                 group = file["limit"]
-                spreads = group["spread"][()] if "spread" in group else None
-                limit = Measure(group["points"][()], group["masses"][()], spreads)
+                spreads = read_array(group["spread"]) if "spread" in group else None
+                limit = Measure(read_array(group["points"]), read_array(group["masses"]), spreads)
             shape = file["masses"].shape
-    except (OSError, KeyError, TypeError, AttributeError, InputError) as error:
+            origin = file.attrs.get("case")
+    except UNREADABLE as error:
         raise InputError(f"{path}: not a readable density file ({error})") from error
-    if not prefix and shape[1:] != (len(points),):
+    cells = Cells(**arrays)
+    count = len(cells.points)
+    if not prefix and shape[1:] != (count,):
         raise InputError(f"{path}: masses must be times x cells")
-    if any(array.shape != (len(points),) for array in (volumes, spread)):
+    if any(array.shape != (count,) for array in (cells.volumes, cells.spread)):
         raise InputError(f"{path}: volumes and spread must be numbers for each cell")
-    return Cells(points, volumes, spread, vertices), limit
+    if cells.vertices.shape != (count, cells.dimension, cells.dimension):
+        raise InputError(f"{path}: vertices must be the corners of each cell")
+    return cells, limit, origin if isinstance(origin, str) else None
 
 
-def check_folder(
-    directory: Path, case: str, *, source: Path | None, overwrite: bool, resume: bool
-) -> bool:
-    """Refuse a result folder that holds something else; nothing is written.
-
-    Args:
-        directory: the folder.
-        case: the text of the case about to be run.
-        source: the file it came from.
-        overwrite: replace the results that are there, whatever case they came from.
-        resume: go on from the checkpoint that is there.
-
-    Returns:
-        Whether it holds the finished results of this case, and is not to be touched.
-    """
-    if directory.exists() and not directory.is_dir():
-        raise InputError(f"{directory}: the output directory is a file")
-    present = [name for name in ALL if os.path.lexists(directory / name)]
-    if resume:
-        _check_resumed(directory, case, present)
-    elif present and CASE not in present:  # never delete what only has the name of a result
-        raise InputError(
-            f"{directory}: not a result folder, but it holds {present[0]}, which the results "
-            "would replace; choose another folder",
-            "--output",
+def warn_unchecked(folder: Path) -> None:
+    """Say that a folder has no checksums, once in a process."""
+    if folder not in _WARNED:
+        _WARNED.add(folder)
+        LOG.warning(
+            "%s: written by an earlier version, without checksums; damage to its files may not be "
+            "noticed",
+            folder,
         )
-    elif present:
-        _check_present(directory, case, source=source, overwrite=overwrite)
-        if not overwrite and present != [CASE]:
-            if SUMMARY in present:
-                return True
-            _refuse_stopped(directory, present)
-    for name in (FIELDS, FIGURES):
-        if name in present and not (directory / name).is_dir():
-            raise StorageError(f"{directory / name}: cannot be written, it is not a folder")
-    return False
-
-
-def _check_resumed(directory: Path, case: str, present: list[str]) -> None:
-    if CASE not in present or not {CHECKPOINT, PREVIOUS} & set(present):
-        raise InputError(f"{directory}: nothing to resume, there is no {CHECKPOINT}")
-    text = _case_text(directory)
-    if not same_problem(text, case):
-        raise InputError(
-            f"{directory}: holds a checkpoint of another case, which differs in "
-            f"{_differences(text, case)}; only [time] and [output] may change when a run is resumed"
-        )
-
-
-def _check_present(directory: Path, case: str, *, source: Path | None, overwrite: bool) -> None:
-    """Refuse the results of another case, unless they are to be overwritten."""
-    found = directory / CASE
-    if source is not None and source.resolve() == found.resolve():
-        if not same_case(_case_text(directory), case):
-            raise InputError(
-                f"{directory}: the results would replace the case file {source} itself; choose "
-                "another folder",
-                "--output",
-            )
-    elif not overwrite and not same_case(text := _case_text(directory), case):
-        raise InputError(
-            f"{directory}: holds results of another case, which differs in "
-            f"{_differences(text, case)}; choose another folder, or overwrite them",
-            "--output or --overwrite",
-        )
-
-
-def _refuse_stopped(directory: Path, present: list[str]) -> None:
-    if {CHECKPOINT, PREVIOUS} & set(present):
-        raise InputError(
-            f"{directory}: holds a run of this case that was stopped; resume it, or overwrite it",
-            "--resume or --overwrite",
-        )
-    raise InputError(
-        f"{directory}: holds a run of this case that was stopped before its first checkpoint; "
-        "overwrite it",
-        "--overwrite",
-    )
-
-
-def claim_folder(directory: Path, case: str, *, resume: bool) -> None:
-    """Make the result folder, without results unless they are resumed, and write case.toml."""
-    make_folder(directory)
-    with writing(directory):
-        for name in FILES:
-            remove_leftovers(directory / name, partial(is_ours, name))
-        # case.toml stays until it is replaced: a folder without it is not known for a result.
-        # What was concluded is no longer true of a run that goes on.
-        remove_file(directory / SUMMARY)
-        if not resume:
-            _remove_results(directory)
-    replace_text(directory / CASE, case)
-
-
-def _remove_results(directory: Path) -> None:
-    """Remove the files that a run has written, and its folders if nothing else is in them."""
-    for folder, names in FILES.items():
-        within = directory / folder
-        found = [path.name for path in within.iterdir()] if within.is_dir() else []
-        for known in names:
-            for name in found:
-                if name != CASE and re.fullmatch(known, name):
-                    remove_file(within / name)
-        if folder and within.is_dir() and not within.is_symlink() and not list(within.iterdir()):
-            within.rmdir()
-
-
-def _case_text(directory: Path) -> str:
-    """The text of case.toml, which is valid TOML."""
-    path = directory / CASE
-    try:
-        text = path.read_text(encoding="utf-8")
-        parse(text)
-    except (OSError, UnicodeDecodeError, InputError) as error:
-        raise InputError(f"{path}: not a readable case ({error})") from error
-    return text
-
-
-def _differences(text: str, other: str) -> str:
-    keys = differing_keys(text, other, ignore=("output.directory",))
-    return ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import socket
+import stat
 from pathlib import Path
 
 from meanfield_pde.errors import InputError
@@ -39,7 +40,9 @@ class FolderLock:
         make_folder(self._directory)
         while self._handle is None:
             with writing(self._directory):
-                handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._check_ours()
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                handle = os.open(self._path, flags, 0o644)
             try:
                 self._take(handle)
                 # Whoever had it before may have removed the file that was just opened.
@@ -66,6 +69,20 @@ class FolderLock:
             LOG.debug("%s: %s", self._path, error.strerror)
         os.close(self._handle)
         self._handle = None
+
+    def _check_ours(self) -> None:
+        """InputError if a file that is not a lock has the name, or is reached by it."""
+        try:
+            found = os.lstat(self._path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            kind = "a link" if stat.S_ISLNK(found.st_mode) or found.st_nlink > 1 else "no file"
+            raise InputError(
+                f"{self._path}: is {kind}, and the lock of a run is to stand there; remove it, or "
+                "choose another folder",
+                "--output",
+            )
 
     def _take(self, handle: int) -> None:
         try:

@@ -55,7 +55,7 @@ class FieldWriter(Observer):
 
     def started(self, simulation: Simulation) -> None:
         """Prepare the mesh, and write again what was saved before a restart. Collective."""
-        self._moves = simulation.evolution.follower is not None
+        self._moves = simulation.evolution.adapt is not None
         volumes = simulation.volumes
         self._cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
         if volumes.dimension == 3:  # the normals of all cells point outward
@@ -83,11 +83,7 @@ class FieldWriter(Observer):
         if self._moves:
             volumes = store.read(index, "volumes")
             self._points, self._cells = _own_grid(store.read(index, "vertices"))
-        fields = {
-            "density" if name == MASSES else name: store.read(index, name)
-            for name in simulation.evolution.state.saved
-        }
-        fields["density"] = fields["density"] / volumes
+        fields = {"density": store.read(index, MASSES) / volumes}
         suffix, write, listing = {
             "pvd": ("vtu", self._write_vtu, self._pvd_entry),
             "xdmf": ("h5", self._write_single, self._xdmf_entry),

@@ -27,7 +27,7 @@ def density_store(directory: Path, simulation: Simulation, case: str) -> FileSto
     """The store behind density.h5, as it is in the folder. Collective."""
     cells = simulation.cells
     # Where the mesh moves, each saved time comes with its own.
-    prefix = "" if simulation.evolution.follower is None else COARSEST
+    prefix = "" if simulation.evolution.adapt is None else COARSEST
     constants = {prefix + name: array for name, array in cells.arrays().items()}
     limit = None if simulation.distances is None else simulation.distances.limit
     if limit is not None:

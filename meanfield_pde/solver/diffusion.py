@@ -94,9 +94,9 @@ class Diffusion:
                 more = max(1, math.ceil(math.log(error / self.error, 64)))
                 done, level = done * 4**more, level + more
                 if level > _MOST_QUARTERINGS:
-                    raise SolverError(
-                        f"noise.strength = {self.strength:g}: no step is accurate, down to "
-                        f"{size:.1e}; please report the case"
+                    raise InputError(
+                        f"noise.strength = {self.strength:g} would take steps shorter than "
+                        f"{size:.1e}; lower it, the density is uniform at once"
                     )
                 continue
             masses = after

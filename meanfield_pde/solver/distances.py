@@ -4,8 +4,13 @@
     w{p}_zero            W_p(mu_t^beta, mu_t^inf)   the same problem at zero temperature
     w{p}_zero_to_limit   W_p(mu_t^inf, limit)
 
-Distances are between measures of atoms at the centres of cells. `bar_limit`, `bar_zero` and
-`bar_zero_to_limit` say how far, at most, moving each cell's mass to its centre changes W_1 and W_2.
+A value is the distance of atoms at the centres of cells; its interval, w{p}_limit_low to
+w{p}_limit_high and so on, holds for the densities, which are constant in each cell.
+`quantisation_limit`, `quantisation_zero` and `quantisation_zero_to_limit` say how far, at most,
+moving each cell's mass to its centre changes W_1 and W_2. The density and that at zero temperature
+are put on common cells first, so that nothing is between them that only their centres have made; of
+a cell that is cut there only its mass is taken to be known.
+
 Rank 0 solves and the others get its numbers, so that they do not depend on the number of ranks.
 """
 
@@ -16,6 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from meanfield_pde.amr.overlay import Overlay
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.cells import Cells
@@ -34,6 +40,9 @@ RTOL = 1e-8
 # They save a third of the time where 0.2 % has moved; with p = 2 still a seventh where 2 % has,
 # with p = 1 nothing where 0.6 % has, and beyond they cost time.
 MOST_MOVED = {1: 0.005, 2: 0.02}
+
+# What is compared, as in the names of the columns, w{p}_limit and so on.
+COMPARED = ("limit", "zero", "zero_to_limit")
 
 Pair = tuple[str, Measure, Measure]
 
@@ -57,26 +66,41 @@ class Distances:
             self.limit = limit_measure(projection, initial, cells)
 
     @timed("Distances")
-    def row(self, density: Measure, zero: Measure | None) -> dict[str, float]:
-        """The distances for the density, and for that at zero temperature; for rank 0 alone."""
+    def row(
+        self,
+        density: Measure,
+        zero: Measure | None,
+        both: Overlay | None = None,
+    ) -> dict[str, float]:
+        """The distances of a saved time, by name; for rank 0 alone.
+
+        Args:
+            density: at this time.
+            zero: the one at zero temperature, if it is compared with.
+            both: the same two on common cells, if they are on different ones.
+        """
         numbers: dict[str, float] = {}
-        pairs = list(self._pairs(density, zero))
+        pairs = list(self._pairs(density, zero, both))
         for p in self.settings.p:
             for name, mu, nu in pairs:
                 result = self._distance(f"w{p}_{name}", mu, nu, p)
                 numbers[f"w{p}_{name}"] = result.value
                 if name != "zero_to_limit":
-                    numbers[f"w{p}_{name}_low"] = result.low
-                    numbers[f"w{p}_{name}_high"] = result.high
+                    low, high = result.continuous
+                    cut = both.cut if both is not None and name == "zero" else 0.0
+                    numbers[f"w{p}_{name}_low"] = max(0.0, low - cut)
+                    numbers[f"w{p}_{name}_high"] = high + cut
         for name, mu, nu in pairs:
-            numbers[f"bar_{name}"] = mu.width + nu.width
+            numbers[f"quantisation_{name}"] = mu.width + nu.width
         return numbers
 
-    def _pairs(self, density: Measure, zero: Measure | None) -> Iterator[Pair]:
+    def _pairs(
+        self, density: Measure, zero: Measure | None, both: Overlay | None
+    ) -> Iterator[Pair]:
         if self.limit is not None:
             yield "limit", density, self.limit
         if zero is not None:
-            yield "zero", density, zero
+            yield "zero", *((density, zero) if both is None else (both.first, both.second))
             if self.limit is not None:
                 yield "zero_to_limit", zero, self.limit
 
@@ -91,12 +115,29 @@ class Distances:
             rtol=RTOL,
             time_limit=self.settings.time_limit,
             duals=self._duals[name] if near else None,
+            same_cells=_on_same_cells(mu, nu),
         )
         self._duals[name], self._last[name] = result.duals, (mu, nu)
         if result.gap > 10 * RTOL and result.high > 1e-9:
             self.open[result.status] = self.open.get(result.status, 0) + 1
-            LOG.info("%s: %s, between %.6g and %.6g", name, result.status, result.low, result.high)
+            LOG.info(
+                "%s: %s, between %.6g and %.6g for atoms at the centres of cells",
+                name,
+                result.status,
+                result.low,
+                result.high,
+            )
         return result
+
+
+def _on_same_cells(mu: Measure, nu: Measure) -> bool:
+    """Whether both are densities constant in the same cells, which centres and spread tell."""
+    return (
+        mu.spread is not None
+        and nu.spread is not None
+        and np.array_equal(mu.points, nu.points)
+        and np.array_equal(mu.spread, nu.spread)
+    )
 
 
 def _near(mu: Measure, last: Measure, p: int) -> bool:

@@ -1,11 +1,11 @@
-"""The right-hand side: drifts that make fluxes through facets, and the transport by them.
+"""The right-hand side: terms that make fluxes through facets, and the transport by them.
 
-    d/dt M_c = - sum over facets f of c of q_f rho_f,     q_f = sum over drifts of their q_f
+    d/dt M_c = - sum over facets f of c of q_f rho_f,     q_f = sum over terms of their q_f
 
-Noise is no flux of this kind: it is solved implicitly, between transports (see `evolution`).
+Noise is no flux of this kind: it is solved implicitly, between transports (see `controller`).
 
-`Equation` says what acts when: it makes the right-hand side of a layer when that layer begins. A
-new term of the velocity is a `Drift`, added in `Equation.right_hand_side`.
+`Equation` says what acts when: it makes the right-hand side of a layer when that layer begins, with
+the fluxes of its terms (`attention.term`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Protocol
 
 import numpy as np
 
-from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of
-from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.amr.patches import NONE, Field, Patches
+from meanfield_pde.attention.heads import Layer
+from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.spots import NONE, Field, Spots
 from meanfield_pde.solver.transport import SCHEMES, Transport
-from meanfield_pde.solver.velocity import MeanField, PerceptronField
+from meanfield_pde.solver.velocity import MeanField, PointwiseFlux
 
 
-class Drift(Protocol):
-    """A velocity field, given by its fluxes q_f through the facets of this rank."""
+class TermFlux(Protocol):
+    """A term of the velocity on a mesh: its fluxes q_f through the facets of this rank."""
 
     @property
     def speed(self) -> float:
@@ -37,14 +37,18 @@ class Drift(Protocol):
     def fixed(self) -> bool:
         """Whether its fluxes are the same whatever the masses."""
 
-    def flux(self, masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
-        """Fluxes for the masses of own cells, and spots beside them. Collective."""
+    @property
+    def method(self) -> str:
+        """How its fluxes are computed, for the log; empty if there is nothing to say."""
 
-    def flux_from_log(self, log_masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
-        """The same for log masses, which may be below the range of doubles. Collective."""
+    def facet_flux(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
+        """Fluxes for the log masses of own cells, and patches beside them. Collective."""
 
-    def field(self, log_masses: np.ndarray, spots: Spots) -> Field:
+    def field(self, log_masses: np.ndarray, patches: Patches) -> Field:
         """The velocity at any points. Collective."""
+
+    def vertex_velocity(self, log_masses: np.ndarray, patches: Patches) -> np.ndarray:
+        """The velocity at all vertices. Collective."""
 
 
 class RightHandSide:
@@ -56,29 +60,32 @@ class RightHandSide:
         fixed: whether the fluxes are the same whatever the masses.
     """
 
-    def __init__(self, layer: Layer, drifts: Sequence[Drift], transport: Transport) -> None:
+    def __init__(self, layer: Layer, terms: Sequence[TermFlux], transport: Transport) -> None:
         self.layer = layer
         self.transport = transport
-        self._drifts = tuple(drifts)
-        self.fixed = all(drift.fixed for drift in drifts)
+        self.terms = tuple(terms)
+        self.fixed = all(term.fixed for term in terms)
 
     @property
     def speed(self) -> float:
-        """The sum of the speeds of all drifts."""
-        return sum(drift.speed for drift in self._drifts)
+        """The sum of the speeds of all terms."""
+        return sum(term.speed for term in self.terms)
 
-    def flux(self, masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
-        """Fluxes of all drifts, for the masses of own cells and spots beside them. Collective."""
-        return _total([drift.flux(masses, spots) for drift in self._drifts])
+    def facet_flux(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
+        """Fluxes of all terms, for the log masses of own cells and patches. Collective.
 
-    def flux_from_log(self, log_masses: np.ndarray, spots: Spots = NONE) -> np.ndarray:
-        """The same for log masses. Collective."""
-        return _total([drift.flux_from_log(log_masses, spots) for drift in self._drifts])
+        Log masses may be below the range of doubles; -inf stands for an empty cell.
+        """
+        return _total([term.facet_flux(log_masses, patches) for term in self.terms])
 
-    def field(self, log_masses: np.ndarray, spots: Spots) -> Field:
-        """The velocity by all drifts at any points. Collective."""
-        fields = [drift.field(log_masses, spots) for drift in self._drifts]
+    def field(self, log_masses: np.ndarray, patches: Patches) -> Field:
+        """The velocity by all terms at any points. Collective."""
+        fields = [term.field(log_masses, patches) for term in self.terms]
         return lambda x: _total([field(x) for field in fields])
+
+    def vertex_velocity(self, log_masses: np.ndarray, patches: Patches) -> np.ndarray:
+        """The velocity by all terms at all vertices. Collective."""
+        return _total([term.vertex_velocity(log_masses, patches) for term in self.terms])
 
 
 class Equation:
@@ -90,9 +97,8 @@ class Equation:
         settings: scheme and tolerance.
         transport: shared by all layers.
         noise: strength of the noise.
-        tilted: whether the attention sum knows the slope of log rho in each cell, as on meshes that
-            follow the mass.
-        told: whether the method of the attention sum was logged before, on another mesh.
+        sub_cell: whether the sources of the attention sum are reconstructed in each cell, from the
+            slope of log rho, as on adaptive meshes.
     """
 
     def __init__(
@@ -103,34 +109,24 @@ class Equation:
         noise: float = 0.0,
         transport: Transport | None = None,
         *,
-        tilted: bool = False,
+        sub_cell: bool = False,
     ) -> None:
         self.attention = attention
         self.volumes = volumes
         self.settings = settings
         self.noise = noise
-        self.tilted = tilted
-        self.told = False
+        self.sub_cell = sub_cell
         self.transport = transport or Transport(volumes, SCHEMES[settings.scheme])
 
     def at(self, attention: AttentionLike) -> Equation:
         """The same with another attention, such as that at zero temperature."""
-        return Equation(
-            attention,
-            self.volumes,
-            self.settings,
-            self.noise,
-            self.transport,
-            tilted=self.tilted,
-        )
+        given = (attention, self.volumes, self.settings, self.noise, self.transport)
+        return Equation(*given, sub_cell=self.sub_cell)
 
-    def on(self, volumes: FiniteVolumes) -> Equation:
-        """The same on another mesh."""
-        return Equation(self.attention, volumes, self.settings, self.noise, tilted=self.tilted)
-
-    def sloped(self, volumes: FiniteVolumes) -> Equation:
-        """The same on a mesh that follows the mass, where cells are known by their slopes too."""
-        return Equation(self.attention, volumes, self.settings, self.noise, tilted=True)
+    def on(self, volumes: FiniteVolumes, *, sub_cell: bool | None = None) -> Equation:
+        """The same on another mesh; by default its sources are reconstructed as here."""
+        chosen = self.sub_cell if sub_cell is None else sub_cell
+        return Equation(self.attention, volumes, self.settings, self.noise, sub_cell=chosen)
 
     @cached_property
     def diffusion(self) -> Diffusion | None:
@@ -140,23 +136,20 @@ class Equation:
     @property
     def first_layer(self) -> Layer:
         """What acts at first, and always if there are no layers."""
-        return layers_of(self.attention)[0]
+        return self.attention.layers[0]
 
     def right_hand_side(self, layer: Layer) -> RightHandSide:
         """What acts during a layer."""
         tolerance = self.settings.tolerance
-        drifts: list[Drift] = [
-            MeanField(head, self.volumes, tolerance, tilted=self.tilted, told=self.told)
-            for head in heads_of(layer)
+        terms: list[TermFlux] = [
+            MeanField(head, self.volumes, tolerance, sub_cell=self.sub_cell) for head in layer.heads
         ]
-        perceptron = perceptron_of(layer)
-        if perceptron is not None:
-            drifts.append(PerceptronField(perceptron, self.volumes))
-        return RightHandSide(layer, drifts, self.transport)
+        terms += [PointwiseFlux(term, self.volumes, tolerance) for term in layer.beside]
+        return RightHandSide(layer, terms, self.transport)
 
 
-def _total(fluxes: list[np.ndarray]) -> np.ndarray:
-    total = fluxes[0]
-    for flux in fluxes[1:]:
-        total = total + flux
+def _total(parts: list[np.ndarray]) -> np.ndarray:
+    total = parts[0]
+    for one in parts[1:]:
+        total = total + one
     return total

@@ -14,27 +14,29 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
+from meanfield_pde.amr.overlay import Overlay, overlay
+from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.attention.heads import Layer
-from meanfield_pde.attention.layers import AttentionLike, acting, layers_of, pieces
+from meanfield_pde.attention.layers import AttentionLike, acting, pieces
 from meanfield_pde.errors import InputError
-from meanfield_pde.history.store import MASSES, ZERO, ZERO_MASSES, MemoryStore, Store
+from meanfield_pde.history.store import MASSES, ZERO, ZERO_MASSES, Arrays, MemoryStore, Store
 from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.build import start_evolution
+from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.diagnostics import Diagnostics
 from meanfield_pde.solver.distances import Distances
 from meanfield_pde.solver.equation import Equation
-from meanfield_pde.solver.evolution import Evolution
-from meanfield_pde.solver.following import MassFollower, check_resolution
 from meanfield_pde.solver.settings import (
     CompareCase,
     NoiseCase,
     SolverCase,
     check_noise,
 )
+from meanfield_pde.solver.snapshot import snapshot
 from meanfield_pde.solver.solution import Solution
-from meanfield_pde.solver.wide_evolution import LogEvolution
+from meanfield_pde.solver.step_control import StepSettings
+from meanfield_pde.support.old_names import Columns, accept_old_keywords
 from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -59,6 +61,9 @@ class Observer:
         """After the last step, or when the run has failed."""
 
 
+_CALLS = ("started", "stepped", "saved", "finished")
+
+
 class Simulation:
     """One problem on one mesh: the state, and what has been saved of it so far.
 
@@ -73,6 +78,7 @@ class Simulation:
         seconds: what each part of the run has taken so far.
     """
 
+    @accept_old_keywords
     def __init__(
         self,
         attention: AttentionLike,
@@ -83,32 +89,30 @@ class Simulation:
         settings: SolverCase | None = None,
         threads: int | None = None,
         compare: CompareCase | None = None,
-        resolution: float | None = None,
+        adapt: float | AdaptSettings | None = None,
+        steps: StepSettings | None = None,
     ) -> None:
         settings = settings or SolverCase()
         initial = as_initial(initial)
         check_noise(NoiseCase(noise).strength, settings, compare)
-        if resolution is not None:
-            resolution = check_resolution(resolution, attention.dimension)
+        mesh_settings = AdaptSettings.of(adapt, attention.dimension)
         self.attention = attention
         self.comm = mesh.comm
         self.threads = set_threads(mesh.comm, threads)
         self.volumes = FiniteVolumes(mesh)
         self.projection = ProjectionLimit(attention)
         self.equation = Equation(attention, self.volumes, settings, noise)
-        self.evolution = start_evolution(self.equation, initial, resolution, self.projection)
-        if self.log_masses:
-            LOG.info("log masses: the tail is followed below the range of doubles")
+        self.evolution = Controller.start(self.equation, initial, steps=steps, adapt=mesh_settings)
         self.cells = Cells.of(self.volumes)
         self._places = {MASSES: (self.volumes, self.cells), ZERO_MASSES: (self.volumes, self.cells)}
-        self.diagnostics = self._diagnostics(layers_of(attention)[0])
+        self.diagnostics = self._diagnostics(attention.layers[0])
         self.distances: Distances | None = None
-        self.zero: Evolution | None = None
+        self.zero: Controller | None = None
         if compare is not None:
             self.distances = Distances(compare, self.projection, initial, self.cells)
             if compare.zero_temperature:
                 cold = self.equation.at(attention.with_beta(math.inf))
-                self.zero = start_evolution(cold, initial, resolution, self.projection)
+                self.zero = Controller.start(cold, initial, steps=steps, adapt=mesh_settings)
         self.until = 0.0
         self.store: Store = MemoryStore()
         self.rows: list[dict[str, float]] = []
@@ -117,11 +121,11 @@ class Simulation:
 
     @property
     def log_masses(self) -> bool:
-        """Whether the state is mantissas and exponents, because doubles run out."""
-        return isinstance(self.evolution, LogEvolution)
+        """Whether the state is mantissas and exponents, because doubles have run out."""
+        return self.evolution.extended
 
     @property
-    def evolutions(self) -> dict[str, Evolution]:
+    def evolutions(self) -> dict[str, Controller]:
         """What evolves, by the name it has in a checkpoint."""
         zero = {} if self.zero is None else {"zero_state": self.zero}
         return {"state": self.evolution, **zero}
@@ -134,6 +138,14 @@ class Simulation:
     ) -> None:
         """Evolve through the times ahead; what `users` raise on one rank, all do. Collective."""
         watching, foreign = list(observers), list(users)
+        with shared_errors(self.comm):
+            for observer in foreign:
+                has_all = all(callable(getattr(observer, name, None)) for name in _CALLS)
+                if isinstance(observer, type) or not has_all:
+                    raise InputError(
+                        f"observers must have the methods {', '.join(_CALLS)}, and be no "
+                        f"classes, got {observer!r:.80}"
+                    )
         ahead = self.ahead(save_times)
         self.until = save_times[-1]
         pieces(self.attention, 0.0, self.until)  # refuses layers that end before
@@ -149,7 +161,7 @@ class Simulation:
                         getattr(observer, what)(self)
             self._spent_on("output")
 
-        def stepped(_: Evolution) -> None:
+        def stepped(_: Controller) -> None:
             self._spent_on("steps")
             tell("stepped")
 
@@ -191,43 +203,61 @@ class Simulation:
 
     def _save(self) -> None:
         state = self.evolution.state
-        arrays = state.gather(state.saved)
-        rest = arrays[MASSES]
-        arrays[MASSES] = self.evolution.shown(rest)
+        rest = state.gathered().doubles
+        arrays = {MASSES: self.evolution.shown()}
         density, places = self._measure(self.evolution, MASSES, arrays[MASSES])
-        arrays |= places
+        arrays |= places | snapshot(self.evolution, self.store)
         zero: Measure | None = None
+        both: Overlay | None = None
         if self.zero is not None:
-            arrays[ZERO_MASSES] = self.zero.state.gather([MASSES])[MASSES]
+            arrays[ZERO_MASSES] = self.zero.shown()
             zero, places = self._measure(self.zero, ZERO_MASSES, arrays[ZERO_MASSES])
             arrays |= {ZERO + name: array for name, array in places.items()}
+            both = self._on_common_cells(arrays)
         row = {"time": self.evolution.time, "step": float(self.evolution.step)}
         layer = acting(self.attention, self.evolution.time)
         if self.diagnostics.volumes is not self.evolution.equation.volumes:
             self.diagnostics = self._diagnostics(layer)
         elif self.diagnostics.layer is not layer:
             self.diagnostics.use(layer)
-        row |= self.diagnostics.row(arrays[MASSES], rest, self.evolution.spots)
+        row |= self.diagnostics.row(arrays[MASSES], rest, state.patches)
         if self.distances is not None:
             self._spent_on("output")
-            row |= on_root(self.comm, self.distances.row, density, zero)
+            row |= on_root(self.comm, self.distances.row, density, zero, both)
             self._spent_on("distances")
-        row["log_energy"] = row.pop("log_energy")  # last: not one of the columns users know
-        if isinstance(self.evolution.follower, MassFollower):
-            row |= self.evolution.follower.row(self.evolution)
-        self.store.append(self.evolution.time, arrays)
+        for name in ("log_energy", "unresolved_mass"):  # last, after the columns users know
+            row[name] = row.pop(name)
+        if state.grid.leaves is not None:
+            row |= {
+                "cells": float(state.volumes.global_cells),
+                "min_cell_width": float(state.grid.leaves.width.min()),
+                "w1_error_estimate": self.evolution.indicators().total,
+                "patch_mass": state.patch_mass,
+            }
+        if self.rows:  # the columns of a run that an earlier version began stay as they are
+            row = {name: row.get(name, math.nan) for name in self.rows[0]}
+        self.store.append(self.evolution.time, arrays, row)
         self.rows.append(row)
 
     def _measure(
-        self, evolution: Evolution, name: str, masses: np.ndarray
+        self, evolution: Controller, name: str, masses: np.ndarray
     ) -> tuple[Measure, dict[str, np.ndarray]]:
         """Masses as a measure on the cells of an evolution, and these cells if they move."""
         volumes = evolution.equation.volumes
         if self._places[name][0] is not volumes:
             self._places[name] = (volumes, Cells.of(volumes))
         cells = self._places[name][1]
-        places = {} if evolution.follower is None else cells.arrays()
+        places = {} if evolution.adapt is None else cells.arrays()
         return Measure(cells.points, masses, cells.spread), places
+
+    def _on_common_cells(self, arrays: Arrays) -> Overlay | None:
+        """The density and that at zero temperature on common cells, if each has its own."""
+        found = []
+        for evolution, name in ((self.evolution, MASSES), (self.zero, ZERO_MASSES)):
+            if evolution is None or evolution.adapt is None:
+                return None
+            found.append((evolution.state.grid.forest, self._places[name][1], arrays[name]))
+        return overlay(*found)
 
     def _diagnostics(self, layer: Layer) -> Diagnostics:
         """The numbers of a row, on the mesh where the evolution stands."""
@@ -238,12 +268,13 @@ class Simulation:
             layer,
             self._projection_of_layers,
             noise=equation.noise,
+            sloped=equation.sub_cell,
         )
 
     @property
     def _projection_of_layers(self) -> ProjectionLimit | None:
         """The projection map of the first layer, if it is the only one."""
-        return self.projection if len(layers_of(self.attention)) == 1 else None
+        return self.projection if len(self.attention.layers) == 1 else None
 
     def solution(self) -> Solution:
         """What has been saved so far."""
@@ -252,12 +283,12 @@ class Simulation:
             attention=self.attention,
             cells=self.cells,
             store=self.store,
-            history={name: np.array([row[name] for row in self.rows]) for name in names},
+            history=Columns({name: np.array([row[name] for row in self.rows]) for name in names}),
             limit=None if self.distances is None else self.distances.limit,
             noise=self.equation.noise,
             cost=CompareCase.cost if self.distances is None else self.distances.settings.cost,
             steps=self.evolution.step,
-            rejected=self.evolution.rejected,
+            rejected=self.evolution.state.clocks.rejected,
             wall_time=sum(self.seconds.values()),
             tolerance=self.equation.settings.tolerance,
             mesh=self.volumes.mesh,

@@ -9,14 +9,16 @@ import numpy as np
 from dolfinx import fem
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde.attention.heads import heads_of, perceptron_of
 from meanfield_pde.attention.layers import acting
 from meanfield_pde.history.history import History
 from meanfield_pde.mesh.adopt import usable_mesh
 from meanfield_pde.mesh.fields import cell_function, vertex_function
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh
-from meanfield_pde.solver.velocity import MeanField
+from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.settings import SolverCase
+from meanfield_pde.solver.snapshot import saved_state
+from meanfield_pde.support.checks import time_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +44,9 @@ class Solution(History):
 
         Its cells are those of `cells_at`, in the same order.
         """
+        index = time_index(index, len(self.store))
         if not self.store.moves:
             return self.mesh
-        index = range(len(self.store))[index]
         if index not in self._meshes:
             self._meshes[index] = self._mesh_made(index)
         return self._meshes[index]
@@ -71,18 +73,17 @@ class Solution(History):
     def velocity(self, index: int = -1) -> fem.Function:
         """The velocity, without noise, at a saved time as a function on `mesh_at`. Collective.
 
-        Linear in each cell, with the values of the attention sum at the vertices; at the end of a
-        layer, of the layer that has ended.
+        The one that the solver integrates from this time on: linear in each cell, with the values
+        at the vertices of the attention sum over the sources that it has, those of patches among
+        them. At the end of a layer, of the layer that has ended.
         """
-        index = range(len(self.store))[index]
+        index = time_index(index, len(self.store))
         mesh = self.mesh_at(index)
+        patch_mass = self.history["patch_mass"][index] if "patch_mass" in self.history else 0.0
+        log_masses, patches = saved_state(self.store, index, float(patch_mass))
         volumes = FiniteVolumes(usable_mesh(mesh))
-        layer = acting(self.attention, self.times[index])
-        masses = volumes.scatter(self.store.read(index))
-        values = np.zeros_like(volumes.vertices)
-        for head in heads_of(layer):
-            values += MeanField(head, volumes, self.tolerance).velocity(masses)
-        perceptron = perceptron_of(layer)
-        if perceptron is not None:
-            values += perceptron.velocity(volumes.vertices)
+        settings = SolverCase(tolerance=self.tolerance)
+        equation = Equation(self.attention, volumes, settings, sub_cell=self.store.moves)
+        rhs = equation.right_hand_side(acting(self.attention, self.times[index]))
+        values = rhs.vertex_velocity(volumes.scatter(log_masses), patches)
         return vertex_function(mesh, values, "velocity")

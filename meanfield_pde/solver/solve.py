@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dolfinx import mesh as dolfinx_mesh
 
+from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.initial.given import InitialLike
 from meanfield_pde.initial.uniform import Uniform
@@ -14,8 +15,14 @@ from meanfield_pde.mesh.adopt import usable_mesh
 from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.step_control import StepSettings
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.checks import check_ends
+from meanfield_pde.support.old_names import accept_old_keywords
 
 
+@accept_old_keywords
+@typed
 def solve(
     attention: AttentionLike,
     mesh: dolfinx_mesh.Mesh,
@@ -30,7 +37,8 @@ def solve(
     threads: int | None = None,
     compare: CompareCase | None = None,
     log_masses: bool | None = None,
-    resolution: float | None = None,
+    adapt: float | AdaptSettings | None = None,
+    steps: StepSettings | None = None,
     observers: Iterable[Observer] = (),
 ) -> Solution:
     """Solve d/dt mu + div(mu P_x V m) = sigma Laplace-Beltrami mu to `until`. Collective.
@@ -42,7 +50,7 @@ def solve(
         initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function of
             points, a scalar `fem.Function` on the mesh, or the masses of the cells in input
             order; uniform if left out.
-        until: end time.
+        until: end time, refused if it is more than a billion first steps away.
         noise: its strength sigma >= 0.
         save_at: times to save besides the start and the end.
         save_every: the interval between saved times, instead of `save_at`.
@@ -52,9 +60,11 @@ def solve(
         compare: Wasserstein distances to add to the history.
         log_masses: whether masses may leave the range of doubles; by default if the tail is
             predicted to do so before the metastable state ends. What is saved are doubles.
-        resolution: in radians; the mesh is split and merged as the mass moves, so that its own
-            part of the error in W_1 stays below this. The mesh given is the coarsest; each saved
-            time has its own cells, `solution.cells_at(i)`. By default the mesh stays as it is.
+        adapt: the tolerance of an adaptive mesh, in radians, or settings with it: the mesh is
+            refined and coarsened so that its own part of the error in W_1 stays below this. The
+            mesh given is the coarsest; each saved time has its own cells, `solution.cells_at(i)`.
+            By default the mesh stays as it is.
+        steps: what steps are allowed to do, for studies of the error in time.
         observers: called after every step and every saved time.
     """
     times = TimeCase(until, tuple(save_at), save_every).save_times
@@ -67,10 +77,19 @@ def solve(
         settings=SolverCase(scheme, tolerance, chosen),
         threads=threads,
         compare=compare,
-        resolution=resolution,
+        adapt=adapt,
+        steps=steps,
     )
     try:
+        _check_ends(simulation, times[-1])
         simulation.run(times, users=observers)
         return replace(simulation.solution(), mesh=mesh)  # the cells are numbered alike
     finally:
         simulation.close()
+
+
+def _check_ends(simulation: Simulation, until: float) -> None:
+    """InputError if steps as long as the first do not come to the end. Collective."""
+    if until > 0:
+        steps = max(until / one.longest_step() for one in simulation.evolutions.values())
+        check_ends(steps, f"until = {until:g}", "make it less, or take larger cells")

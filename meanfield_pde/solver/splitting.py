@@ -15,8 +15,6 @@ import numpy as np
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.transport import Transport
 
-# Bound on the error of a step by splitting, in total variation; the mass is one.
-ERROR_PER_STEP = 1e-5
 # Forward Euler steps in T(h), doubled until masses stay positive.
 _EULER_STEPS = 6
 

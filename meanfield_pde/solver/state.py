@@ -1,63 +1,159 @@
-"""The unknowns of an evolution: named arrays of a number per cell.
+"""The state of an evolution: the density on a mesh at a time, and the clocks. Data only.
 
-Whatever is here is put into checkpoints and restored from them, on any number of ranks, without
-more words; what is named in `saved` is also kept at every saved time, written to density.h5 and
-shown in ParaView. A quantity is added by whoever evolves it: `state["name"] = own cells`.
+A state is what a checkpoint holds: `record` gathers it, on every rank the same and in an order that
+does not hang on their number, and `restored` makes it from that again. A step makes a new state of
+the same grid; a regrid one of another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from meanfield_pde.errors import InputError
-from meanfield_pde.history.store import MASSES
+from meanfield_pde.amr import patch_arrays
+from meanfield_pde.amr.extraction import deposit
+from meanfield_pde.amr.forest import Forest
+from meanfield_pde.amr.indicators import Leaves
+from meanfield_pde.amr.patches import NONE, Patches
+from meanfield_pde.amr.regrid import Regrid
+from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.surface import Surface, build_mesh
+from meanfield_pde.solver.masses import Masses, of_arrays
+
+Arrays = Mapping[str, np.ndarray]
+# Prefixes of the names of the arrays in a record that are not masses of cells.
+LEAF, PATCH = "leaf_", "patch_"
 
 
-class State(Mapping[str, np.ndarray]):
-    """Arrays of own cells by name; assigning to a name writes into its array.
+@dataclass(frozen=True)
+class Clocks:
+    """Where a run stands, and what its next step begins with; all of it is in checkpoints.
 
     Attributes:
-        saved: names of the arrays that are kept at the saved times.
+        time: of the state.
+        step: number of steps taken.
+        rejected: number of steps that were too long, and tried again with half the length.
+        limited: number of steps of noise that had to be limited.
+        regrids: how often the mesh was changed.
+        last_dt: length of the last step.
+        split_limit: longest time for which transport may act without noise, as last estimated.
+        noise_step: length of a first step of noise, from which the next is chosen.
     """
 
-    def __init__(self, volumes: FiniteVolumes, masses: np.ndarray) -> None:
-        self.saved = [MASSES]
-        self._volumes = volumes
-        self._arrays = {MASSES: np.array(masses, dtype=float)}
+    time: float = 0.0
+    step: int = 0
+    rejected: int = 0
+    limited: int = 0
+    regrids: int = 0
+    last_dt: float = 0.0
+    split_limit: float = math.inf
+    noise_step: float = math.inf
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._arrays[name]
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Clocks:
+        """The clocks of a record; those that it lacks stand at their beginning."""
+        now = asdict(cls())
+        return cls(**{name: type(now[name])(found[name]) for name in now if name in found})
 
-    def __setitem__(self, name: str, values: np.ndarray) -> None:
-        if name in self._arrays:
-            self._arrays[name][:] = values
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A mesh: its finite volumes on this rank, and its leaves if it is adaptive.
+
+    Attributes:
+        volumes: the cells of this rank.
+        leaves: the forest that they are the leaves of, the same on every rank; or None.
+    """
+
+    volumes: FiniteVolumes
+    leaves: Leaves | None = None
+
+    @classmethod
+    def adaptive(cls, volumes: FiniteVolumes) -> Grid:
+        """The adaptive grid whose coarsest mesh is that of the finite volumes. Collective."""
+        cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
+        forest = Forest.of(Surface(volumes.vertices, cells))
+        return cls(FiniteVolumes(build_mesh(forest.surface, volumes.comm)), Leaves(forest))
+
+    @property
+    def forest(self) -> Forest:
+        """The forest of an adaptive mesh."""
+        assert self.leaves is not None
+        return self.leaves.forest
+
+    def on(self, forest: Forest) -> Grid:
+        """The grid of another forest; what is the same of this one is used again. Collective."""
+        mesh = build_mesh(forest.surface, self.volumes.comm)
+        return Grid(FiniteVolumes(mesh, self.volumes), Leaves(forest))
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The density at a time.
+
+    Attributes:
+        grid: the mesh.
+        masses: of this rank's own cells.
+        patches: mass beside that of the cells, the same on all ranks.
+        clocks: where the run stands.
+    """
+
+    grid: Grid
+    masses: Masses
+    patches: Patches = NONE
+    clocks: Clocks = Clocks()
+
+    @property
+    def volumes(self) -> FiniteVolumes:
+        """The finite volumes of the mesh."""
+        return self.grid.volumes
+
+    @property
+    def patch_mass(self) -> float:
+        """The mass in patches."""
+        return float(sum(patch.mass for patch in self.patches))
+
+    def gathered(self) -> Masses:
+        """The masses of all cells in input order, on every rank. Collective."""
+        return self.masses.each(self.volumes.gather)
+
+    def deposited(self, settings: AdaptSettings) -> np.ndarray:
+        """The masses of all cells with those of the patches in them, as doubles. Collective."""
+        masses = self.gathered().doubles
+        if not self.patches:
+            return masses
+        return masses + deposit(self.grid.forest, self.patches, settings.patches)
+
+    def regridded(self, change: Regrid) -> State:
+        """The state on the next mesh. Collective."""
+        masses = change.apply(self.gathered())
+        if change.forest is self.grid.forest:
+            grid, clocks = self.grid, self.clocks
         else:
-            self._arrays[name] = np.array(values, dtype=float)
+            grid = self.grid.on(change.forest)
+            clocks = replace(self.clocks, regrids=self.clocks.regrids + 1)
+        return State(grid, masses.each(grid.volumes.scatter), change.patches, clocks)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
+    def record(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """What a checkpoint holds: arrays of cells, mesh and patches; clocks. Collective."""
+        leaves: dict[str, np.ndarray] = {}
+        if self.grid.leaves is not None:
+            forest = self.grid.forest
+            leaves = {"leaf_keys": forest.keys, "leaf_levels": forest.levels}
+        arrays = self.gathered().arrays | leaves | patch_arrays.record(self.patches)
+        return arrays, asdict(self.clocks)
 
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def update(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Assign to the names of arrays of own cells."""
-        for name, values in arrays.items():
-            self[name] = values
-
-    def gather(self, names: list[str] | None = None) -> dict[str, np.ndarray]:
-        """The arrays of all cells in input order, on every rank; by default all. Collective."""
-        chosen = list(self) if names is None else names
-        return {name: self._volumes.gather(self[name]) for name in chosen}
-
-    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what `gather` gave, arrays that are not known here yet among it."""
-        if not set(self) <= set(arrays):
-            raise InputError(
-                f"the state needs {', '.join(sorted(self))}, got {', '.join(sorted(arrays))}"
-            )
-        for name, values in arrays.items():
-            self[name] = self._volumes.scatter(values)
+    def restored(self, arrays: Arrays, clocks: Clocks) -> State:
+        """The state that `record` gave, on this mesh or one of its roots. Collective."""
+        grid = self.grid
+        if grid.leaves is not None:
+            forest = grid.forest.with_leaves(arrays["leaf_keys"], arrays["leaf_levels"])
+            grid = grid.on(forest)
+        masses = {name: a for name, a in arrays.items() if not name.startswith((LEAF, PATCH))}
+        found = of_arrays(masses).each(grid.volumes.scatter)
+        return State(grid, found, patch_arrays.recorded(arrays), clocks)

@@ -3,41 +3,47 @@
     F(M) = transport(M) + sigma A M = 0,      sum_c M_c = 1
 
 with the same fluxes as the evolution, so that its stationary states are these (but for the error of
-its splitting). Newton's equations are solved by GMRES, with the derivative along w M taken from
-differences of log masses, which stay positive; it is preconditioned by the matrix of a linear
-equation, noise and upwind transport by the present fluxes, so that what remains is compact: the
-dependence of the fluxes on the density.
+its splitting). Newton's equations are solved by GMRES, preconditioned by the matrix of a linear
+equation (see `linearised`).
 
-`follow` takes a state from one strength to the next and says whether it is stable; `at_order` finds
-the state with a given order parameter r = |∫ x dmu|, and the strength that it belongs to, which
-also finds branches that no evolution comes to.
+Where rotations commute with the equation, a state and all that it can be turned into are one. Then
+F(M) = 0 is asked for but for a part that only turns it (see `turning`), steps do not turn it, and
+
+    J - sum_k omega_k T_k,      on changes that neither turn the state nor add mass,
+
+J the derivative of F, decides on its stability. `newton` finds the state near given masses,
+`at_order` that with a given order parameter r = |∫ x dmu| and the strength that it belongs to,
+which also finds branches that no evolution comes to, and `growth` their fastest perturbations.
 
 All ranks compute the same: masses are those of all cells, in the mesh's input order.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
-from scipy.sparse.linalg import LinearOperator, eigs, gmres, splu
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigs, gmres, splu
 
 from meanfield_pde.errors import SolverError
 from meanfield_pde.solver.equation import Equation
-from meanfield_pde.solver.laplace_beltrami import LaplaceBeltrami
+from meanfield_pde.solver.linearised import LinearisedEquation
+from meanfield_pde.solver.turning import Turning, Turns
+from meanfield_pde.theory.symmetry import commuting_rotations, without_free_energy
 
-_DIFFERENCE = 1e-5  # of log masses, central
-_NEWTON_STEPS = 40
-_LARGEST_CHANGE = 1.0  # of a log mass, in one step of Newton
+_NEWTON_STEPS = 40  # a bound on the cost (chosen, not tuned)
+_LARGEST_CHANGE = 1.0  # of a log mass, in one step of Newton: beyond, it is not linear
 # |F| in total variation, relative to sigma: what the tolerance of the attention sum allows.
 _ZERO = 1e-9
-# States that can be turned leave rounding errors undamped: what is taken when it falls no more.
+# Rounding errors of the attention sum may keep |F| above that: what is taken when it has not halved
+# in `_STALLED` steps.
 _GOOD, _STALLED = 1e-5, 4
-_LINEAR = 1e-6  # relative residual of GMRES
-_KRYLOV = 60
+_LOST = 12  # steps without one that halves |F|, after which none will be found
+_LINEAR = 1e-6  # relative residual of GMRES: a step of Newton's method gains six digits at most
+_KRYLOV = 60  # vectors that GMRES keeps: a bound on memory, 60 times the masses
+_MODES = 4  # perturbations of which the fastest is taken, where rates may be complex: two pairs
+_OSCILLATES = 1e-4  # imaginary part of a rate, relative: above the rounding of equal real ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,40 +54,47 @@ class StationaryState:
         masses: of all cells.
         strength: sigma.
         order: r = |∫ x dmu|.
-        residual: sum of |F|.
+        residual: sum of |F|, without the part that only turns the state.
+        turning: the rate |omega| of that part, in radians per unit of time. An error of the mesh
+            where the equation has a free energy.
     """
 
     masses: np.ndarray
     strength: float
     order: float
     residual: float
+    turning: float = 0.0
 
 
-class Stationary:
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """The fastest perturbation of a stationary state, but for those that only turn it.
+
+    Attributes:
+        rate: how fast it grows, < 0 if it decays; that of `Stationary.growth`.
+        shape: change of the masses.
+        oscillates: whether it oscillates as it does.
+    """
+
+    rate: float
+    shape: np.ndarray
+    oscillates: bool
+
+
+class Stationary(LinearisedEquation):
     """The stationary problem of an equation, for any strength of its noise."""
 
     def __init__(self, equation: Equation) -> None:
-        self.equation = equation
-        self.volumes = volumes = equation.volumes
-        self._terms = equation.right_hand_side(equation.first_layer)
-        own = slice(0, volumes.owned)
-        self.volume = volumes.gather(volumes.volume[own])
-        self.uniform = self.volume / self.volume.sum()
-        self._mean = volumes.gather(volumes.cell_mean[own])
-        self._laplacian = self._gathered(*LaplaceBeltrami(volumes).triplets())
+        super().__init__(equation)
         self._count = len(self.volume)
+        generators = commuting_rotations(equation.first_layer)
+        # A gradient flow has real rates, in the order in which they are found.
+        self._modes = _MODES if without_free_energy(equation.first_layer) else 1
+        self._turning = Turning(self.volumes, generators, self.gathered)
 
     def order(self, masses: np.ndarray) -> float:
         """R = |∫ x dmu|."""
-        return float(np.linalg.norm(masses @ self._mean))
-
-    def rate(self, masses: np.ndarray, strength: float) -> np.ndarray:
-        """F(M) for the masses of all cells. Collective."""
-        volumes = self.volumes
-        own = volumes.scatter(masses)
-        change = np.empty_like(own)
-        self._terms.transport.rate_of_change(own, self._terms.flux(own), change)
-        return volumes.gather(change) + strength * (self._laplacian @ masses)
+        return float(np.linalg.norm(masses @ self.mean))
 
     def newton(self, masses: np.ndarray, strength: float) -> StationaryState:
         """The stationary state near these masses; SolverError if there is none. Collective."""
@@ -91,30 +104,65 @@ class Stationary:
         """The state with this order parameter near these masses and strength. Collective."""
         return self._newton(masses, strength, order)
 
-    def growth(self, masses: np.ndarray, strength: float) -> tuple[float, np.ndarray]:
-        """Rate of the fastest perturbation of a stationary state, and its shape. Collective.
+    def growth(self, masses: np.ndarray, strength: float) -> Growth:
+        """The fastest perturbation of a stationary state that does not only turn it. Collective.
 
-        It is that of (1 - h P)^-1 J, with P the preconditioner and J the derivative of F: it has
-        the same zeros and the same sign as that of J, and its large rates are bounded by 1 / h.
+        Its rate is that of (1 - h P)^-1 J, with P the preconditioner and J the derivative of F: a
+        real one has the same zeros and the same sign as that of J, and large rates are bounded by
+        1 / h. For one that oscillates, whose sign P may change, it is <v, J v> / <v, v> in the
+        metric 1 / M, v the perturbation.
         """
-        preconditioner = self._linear_part(masses, strength)
-        step = 1.0 / max(strength, self._terms.speed)
+        turns = self._turning.turns(masses)
+        turned = self._turning.at(turns.rates @ (turns.weights.T @ self.rate(masses, strength)))
+        preconditioner = self.linear_part(masses, strength)
+        step = 1.0 / max(strength, self.speed)
         implicit = splu(scipy.sparse.identity(self._count, format="csc") - step * preconditioner)
-        derivative = self._derivative(masses, strength)
-        operator = LinearOperator(
-            (self._count,) * 2,
-            matvec=lambda change: implicit.solve(derivative(change)),
-            dtype=float,
+        derivative = self.derivative(masses, strength)
+        # What turns the state or adds mass is taken away along `left_out`, so that the problem is
+        # that of J on the rest, and is given the rate -1 / h.
+        seen = np.column_stack([turns.weights, np.ones(self._count)])
+        left_out = np.column_stack([implicit.solve(turns.changes), self.uniform])
+        inverse = np.linalg.inv(seen.T @ left_out)
+
+        def others(change: np.ndarray) -> np.ndarray:
+            return np.asarray(left_out @ (inverse @ (seen.T @ change)))
+
+        def image(change: np.ndarray) -> np.ndarray:
+            change = np.asarray(change, dtype=float).ravel()
+            beside = others(change)
+            change = change - beside
+            changed = implicit.solve(derivative(change) - turned * change)
+            return np.asarray(changed - others(changed) - beside / step)
+
+        # Every perturbation has to have a share in the first vector, or it is not found.
+        begin = masses * (
+            self.mean @ np.arange(1.0, self.mean.shape[1] + 1)
+            + 0.1 * np.random.default_rng(0).standard_normal(self._count)
         )
-        begin = masses * (self._mean @ np.arange(1.0, self._mean.shape[1] + 1))
-        values, vectors = eigs(operator, k=4, which="LR", v0=begin - begin.sum() * masses, tol=1e-6)
-        # The masses themselves are no perturbation: their sum is fixed.
-        sums = np.abs(vectors.sum(axis=0)) / np.abs(vectors).sum(axis=0)
-        allowed = np.flatnonzero(sums < 1e-3)
-        if not len(allowed):
-            raise SolverError("no perturbation of the stationary state was found")
-        fastest = allowed[values[allowed].real.argmax()]
-        return float(values[fastest].real), vectors[:, fastest].real
+        operator = LinearOperator((self._count,) * 2, matvec=image, dtype=float)
+        try:
+            values, vectors = eigs(
+                operator, k=self._modes, which="LR", v0=begin - others(begin), tol=1e-6
+            )
+        except ArpackError as error:
+            raise SolverError(
+                f"no perturbation of the stationary state was found ({error})"
+            ) from error
+
+        def quotient(vector: np.ndarray) -> float:
+            parts = (vector.real, vector.imag)
+            images = (derivative(part) - turned * part for part in parts)
+            product = sum(
+                part @ (image / masses) for part, image in zip(parts, images, strict=True)
+            )
+            return float(product / (np.abs(vector) ** 2 / masses).sum())
+
+        found = []
+        for value, vector in zip(values, vectors.T, strict=True):
+            oscillates = abs(value.imag) > _OSCILLATES * max(strength, abs(value))
+            rate = quotient(vector) if oscillates else float(value.real)
+            found.append(Growth(rate, vector.real, oscillates))
+        return max(found, key=lambda one: one.rate)
 
     def _newton(self, masses: np.ndarray, strength: float, order: float | None) -> StationaryState:
         masses = masses / masses.sum()
@@ -122,18 +170,25 @@ class Stationary:
         stalled = 0
         for _ in range(_NEWTON_STEPS):
             rate = self.rate(masses, strength)
+            turns = self._turning.turns(masses)
+            part = turns.weights.T @ rate
+            omega, rate = turns.rates @ part, rate - turns.changes @ part
             residual = float(np.abs(rate).sum())
             missing = 0.0 if order is None else order - self.order(masses)
             unit = max(strength, 1e-3)
             stalled = 0 if best is None or residual < best.residual / 2 else stalled + 1
+            turning = float(np.linalg.norm(omega))
+            here = StationaryState(masses, strength, self.order(masses), residual, turning)
             if abs(missing) < 1e-6 and (best is None or residual < best.residual):
-                best = StationaryState(masses, strength, self.order(masses), residual)
+                best = here
             if residual <= _ZERO * unit and abs(missing) < 1e-9:
-                return StationaryState(masses, strength, self.order(masses), residual)
+                return here
             if stalled >= _STALLED and best is not None and best.residual <= _GOOD * unit:
                 return best
+            if stalled >= _LOST:
+                break
             try:
-                change, stronger = self._newton_step(masses, strength, rate, missing, order)
+                change, stronger = self._newton_step(here, rate, turns, omega, order)
             except RuntimeError:
                 break  # SuperLU was given a singular matrix: there are some far from any state
             relative = change / masses
@@ -150,96 +205,40 @@ class Stationary:
 
     def _newton_step(
         self,
-        masses: np.ndarray,
-        strength: float,
+        here: StationaryState,
         rate: np.ndarray,
-        missing: float,
+        turns: Turns,
+        omega: np.ndarray,
         order: float | None,
     ) -> tuple[np.ndarray, float]:
         """Changes of the masses and, if the order is given, of the strength."""
+        masses, strength = here.masses, here.strength
         # The sum of the masses, which F does not see, is held by a term of rank one.
-        inverse = splu(self._linear_part(masses, strength) - self._anchor())
-        derivative = self._derivative(masses, strength)
+        inverse = splu(self.linear_part(masses, strength) - self.anchor())
+        derivative = self.derivative(masses, strength)
+        turned = self._turning.at(omega)
         n = self._count
-        stronger = self._laplacian @ masses
-        mean = masses @ self._mean
-        direction = self._mean @ (mean / max(float(np.linalg.norm(mean)), 1e-300))
+        # Beside the masses, what else is unknown and what it does to F, with a condition for each.
+        does, conditions, wanted = -turns.changes, turns.weights, np.zeros(turns.changes.shape[1])
+        if order is not None:
+            mean = masses @ self.mean
+            direction = self.mean @ (mean / max(float(np.linalg.norm(mean)), 1e-300))
+            does = np.column_stack([does, self.laplacian @ masses])
+            conditions = np.column_stack([conditions, direction])
+            wanted = np.append(wanted, order - here.order)
 
         def full(vector: np.ndarray) -> np.ndarray:
             change = vector[:n]
-            image = derivative(change) - change.sum() * self.uniform
-            if order is None:
-                return image
-            return np.append(image + vector[n] * stronger, direction @ change)
+            image = derivative(change) - turned * change - change.sum() * self.uniform
+            return np.append(image + does @ vector[n:], conditions.T @ change)
 
         def conditioned(vector: np.ndarray) -> np.ndarray:
-            first = inverse.solve(vector[:n])
-            return first if order is None else np.append(first, vector[n])
+            return np.append(inverse.solve(vector[:n]), vector[n:])
 
-        size = n if order is None else n + 1
-        right = -rate if order is None else np.append(-rate, missing)
         # Preconditioned from the right: x = P^-1 y.
+        size = n + len(wanted)
         operator = LinearOperator((size,) * 2, matvec=lambda y: full(conditioned(y)), dtype=float)
+        right = np.append(-rate, wanted)
         solution, _ = gmres(operator, right, rtol=_LINEAR, restart=_KRYLOV, maxiter=3)
         solution = conditioned(solution)
-        return solution[:n], 0.0 if order is None else float(solution[n])
-
-    def _derivative(
-        self, masses: np.ndarray, strength: float
-    ) -> Callable[[np.ndarray], np.ndarray]:
-        """The product of the derivative of F with a change of the masses."""
-
-        def product(change: np.ndarray) -> np.ndarray:
-            relative = np.asarray(change, dtype=float).ravel() / masses
-            size = float(np.abs(relative).max())
-            if size == 0:
-                return np.zeros_like(masses)
-            move = _DIFFERENCE / size * relative
-            ahead = self.rate(masses * (1 + move), strength)
-            behind = self.rate(masses * (1 - move), strength)
-            return (ahead - behind) * (size / (2 * _DIFFERENCE))
-
-        return product
-
-    def _linear_part(self, masses: np.ndarray, strength: float) -> scipy.sparse.csc_matrix:
-        """Noise, and upwind transport by the fluxes of these masses, as a matrix."""
-        volumes = self.volumes
-        flux = self._terms.flux(volumes.scatter(masses))
-        cell = np.repeat(np.arange(volumes.owned), volumes.dimension)
-        leaving, target = volumes.outflow(flux).ravel(), volumes.neighbours.ravel()
-        upwind = self._gathered(
-            np.concatenate([cell, target]),
-            np.concatenate([cell, cell]),
-            np.concatenate([-leaving, leaving]),
-        )
-        return (strength * self._laplacian + upwind).tocsc()
-
-    def _anchor(self) -> scipy.sparse.csc_matrix:
-        """A small sink in one cell, which makes the linear part regular."""
-        cell = int(self.volume.argmax())
-        return scipy.sparse.csc_matrix(([1.0], ([cell], [cell])), shape=(self._count,) * 2)
-
-    def _gathered(
-        self, rows: np.ndarray, columns: np.ndarray, values: np.ndarray
-    ) -> scipy.sparse.csc_matrix:
-        """The matrix of all ranks' entries, given by local numbers of cells. Collective."""
-        numbers, comm = self.volumes.input_cells, self.volumes.comm
-        parts = comm.allgather((numbers[rows], numbers[columns], values))
-        i, j, entries = (np.concatenate(part) for part in zip(*parts, strict=True))
-        count = self.volumes.global_cells
-        return scipy.sparse.coo_matrix((entries, (i, j)), (count, count)).tocsc()
-
-
-def top_of_branch(states: list[StationaryState]) -> tuple[float, float]:
-    """The largest strength on a branch of states, by a parabola in r^2 through its top, and the r.
-
-    That of an end of the branch if it is there.
-    """
-    strengths = np.array([one.strength for one in states])
-    squares = np.array([one.order**2 for one in states])
-    top = int(strengths.argmax())
-    if top in (0, len(states) - 1):
-        return float(strengths[top]), math.sqrt(squares[top])
-    near = slice(top - 1, top + 2)
-    a, b, c = np.polyfit(squares[near], strengths[near], 2)
-    return float(c - b * b / (4 * a)), math.sqrt(-b / (2 * a))
+        return solution[:n], 0.0 if order is None else float(solution[-1])

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from dolfinx import la
 
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import gradient_weights
-from meanfield_pde.solver.reconstruction import STEEPEST, face_factors, facet_numbers, logarithms
+from meanfield_pde.mesh.reconstruction import STEEPEST, face_factors, facet_numbers, logarithms
 from meanfield_pde.support.kernels import kernel
 from meanfield_pde.support.timings import timed
 
@@ -83,6 +85,17 @@ class Transport:
             np.empty(volumes.owned),
         )
 
+    @cached_property
+    def log_volume(self) -> np.ndarray:
+        """Logarithms of the volumes of own and ghost cells."""
+        return np.asarray(np.log(self.volumes.volume))
+
+    @cached_property
+    def extended_vectors(self) -> tuple[la.Vector, la.Vector, la.Vector]:
+        """Room for mantissas, exponents and factors of own and ghost cells."""
+        volumes = self.volumes
+        return volumes.new_vector(), volumes.new_vector(), volumes.new_vector(volumes.dimension)
+
     def outflow_rate(self, flux: np.ndarray) -> float:
         """Largest over own cells of sum_f max(q_f, 0) / |c|, for the facet fluxes q."""
         volumes = self.volumes
@@ -135,7 +148,7 @@ def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
 @kernel
-def _outflow_rate(flux, cell_facets, cell_signs, volume):  # type: ignore[no-untyped-def]
+def _outflow_rate(flux, cell_facets, cell_signs, volume):
     largest = 0.0
     for c in range(cell_facets.shape[0]):
         outflow = 0.0
@@ -146,16 +159,14 @@ def _outflow_rate(flux, cell_facets, cell_signs, volume):  # type: ignore[no-unt
 
 
 @kernel
-def _densities(masses, volume, density):  # type: ignore[no-untyped-def]
+def _densities(masses, volume, density):
     for c in range(masses.size):
         # A stage of a step that is too long may be negative; the step will be rejected.
         density[c] = max(masses[c], 0.0) / volume[c]
 
 
 @kernel
-def _reconstruct(  # type: ignore[no-untyped-def]
-    facets, neighbours, weights, density, log_density, factors
-):
+def _reconstruct(facets, neighbours, weights, density, log_density, factors):
     if weights.size == 0:
         for c in range(neighbours.shape[0]):
             for i in range(neighbours.shape[1]):
@@ -166,7 +177,7 @@ def _reconstruct(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _divergence(  # type: ignore[no-untyped-def]
+def _divergence(
     facets, flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out
 ):
     for c in range(cell_facets.shape[0]):
@@ -182,7 +193,7 @@ def _divergence(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _update(masses, change, length, before, share):  # type: ignore[no-untyped-def]
+def _update(masses, change, length, before, share):
     # Not share x one + (1 - share) x other: the rounded shares of 1/5 and 4/5 add up to 1 + 6e-17,
     # and the total mass would grow by that with every step.
     for c in range(masses.size):
@@ -191,7 +202,7 @@ def _update(masses, change, length, before, share):  # type: ignore[no-untyped-d
 
 
 @kernel
-def euler_alone(  # type: ignore[no-untyped-def]
+def euler_alone(
     masses, flux, length, before, share, facets,
     volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
     density, log_density, factors, change,

@@ -7,10 +7,13 @@ begins with the name of the key and says what was expected and what was found.
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import os
 import re
 import reprlib
+import stat
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -18,37 +21,70 @@ from typing import Any
 
 import numpy as np
 
-from meanfield_pde.errors import InputError
+from meanfield_pde.errors import InputError, TimeIndexError
 
 # Points that a user gives, tokens or vertices, may be off the unit sphere by this much: single
 # precision. They are put back on it.
 OFF_SPHERE = 1e-6
+# Entries of matrices: of four factors the product is in the range of doubles.
+SMALLEST_FACTOR, LARGEST_FACTOR = 1e-70, 1e70
 LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes, on all file systems in use
 # What takes more steps does not end: at ten microseconds a step it takes three hours, on a mesh of
 # any use weeks to years.
 MOST_STEPS = 1e9
+# Seconds in each unit of a duration.
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, and a double holds it; infinity is one."""
+    # A bool is an int in Python and a duration one in numpy; neither is a number in a case file.
+    if not isinstance(value, Real) or isinstance(value, bool | np.timedelta64):
+        return False
+    try:
+        with np.errstate(over="ignore"):  # of a long double
+            number = float(value)
+    except OverflowError:  # a whole number of more digits
+        return False
+    return not math.isinf(number) or bool(number == value)
+
+
+def shown(value: Any) -> str:
+    """The value for a message, cut short; Python prints no whole number of very many digits."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        return f"one that cannot be printed, of type {type(value).__name__}"
 
 
 def real(
     value: Any, name: str, expected: str, accept: Callable[[float], bool] = lambda _: True
 ) -> float:
     """The value as a float, or InputError if it is not a finite number that is accepted."""
-    try:
-        # A bool is an int in Python, but true is not a number in a case file.
-        number = float(value) if isinstance(value, Real) and type(value) is not bool else math.nan
-    except OverflowError:
-        number = math.inf
+    number = float(value) if is_number(value) else math.nan
     if not (math.isfinite(number) and accept(number)):
-        raise InputError(f"{name} must be {expected}, got {reprlib.repr(value)}")
+        raise InputError(f"{name} must be {expected}, got {shown(value)}")
     return number
 
 
 def whole(value: Any, name: str, least: int) -> int:
     """The value as an int, or InputError if it is not a whole number from `least` on."""
-    if type(value) is bool or not isinstance(value, Integral) or value < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {reprlib.repr(value)}")
+    if not isinstance(value, Integral) or not is_number(value) or value < least:
+        raise InputError(f"{name} must be a whole number >= {least}, got {shown(value)}")
     return int(value)
+
+
+def time_index(index: Any, count: int) -> int:
+    """The index, from 0 on, of one of n = `count` saved times; one below 0 counts from the last."""
+    if not isinstance(index, Integral) or not is_number(index):
+        raise InputError(f"the index of a saved time must be a whole number, got {shown(index)}")
+    number = int(index)
+    if not -count <= number < count:
+        raise TimeIndexError(
+            f"there is no saved time {shown(index)}: there are {count}, counted from 0, or from -1 "
+            "backwards"
+        )
+    return number % count
 
 
 def duration(text: str, name: str) -> float:
@@ -64,7 +100,7 @@ def duration(text: str, name: str) -> float:
 
 
 def check_ends(steps: float, what: str, remedy: str, options: str = "") -> None:
-    """InputError if so many steps do not end.
+    """InputError if N = `steps` steps do not end.
 
     Args:
         steps: how many there would be.
@@ -89,22 +125,50 @@ def choice(value: Any, name: str, options: Collection[str]) -> None:
 
 def number_list(value: Any, name: str) -> Collection[Any]:
     """The value, or InputError if it is not a list; its entries are still to be checked."""
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if not (is_list or (isinstance(value, np.ndarray) and value.ndim)):
         raise InputError(f"{name} must be a list of numbers, got {reprlib.repr(value)}")
     return value
 
 
-def numbers(given: Any, name: str) -> np.ndarray:
+def numbers(given: Any, name: str, what: str = "an array") -> np.ndarray:
     """The array as floats, or InputError if it does not hold real numbers."""
+    return numbers_as_given(given, name, what).astype(float)
+
+
+def numbers_as_given(given: Any, name: str, what: str = "an array") -> np.ndarray:
+    """The array in the type that it has, or InputError if it does not hold real numbers."""
     try:
         array = np.asarray(given)
-    except ValueError:
-        raise InputError(
-            f"{name} must be an array of numbers whose rows have equal length"
-        ) from None
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(f"{name} must be {what} of numbers whose rows have equal length") from None
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{name} must be an array of real numbers, got type {array.dtype}")
-    return array.astype(float)
+        raise InputError(f"{name} must be {what} of real numbers, got type {array.dtype}")
+    masked = np.ma.getmask(given)
+    if masked is not np.ma.nomask and np.any(masked):
+        raise InputError(
+            f"{name} is a masked array with {np.count_nonzero(masked)} entries left out; give an "
+            "array of the others, or fill them in"
+        )
+    return array
+
+
+def magnitudes(array: np.ndarray, name: str) -> np.ndarray:
+    """The array, or InputError unless its entries are finite and not all out of a common range.
+
+    The largest has to be zero, or between 1e-70 and 1e70 in magnitude, so that products of four
+    factors, and their sums, are neither infinite nor lost.
+    """
+    largest = float(np.abs(array).max(initial=0.0)) if np.isfinite(array).all() else math.nan
+    if math.isnan(largest):
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise InputError(f"{name} must have finite entries, got {array[where]} at {list(where)}")
+    if largest and not SMALLEST_FACTOR <= largest <= LARGEST_FACTOR:
+        raise InputError(
+            f"{name} must have its largest entry from {SMALLEST_FACTOR:g} to {LARGEST_FACTOR:g} in "
+            f"magnitude, or zero, got {largest:g}; scale it"
+        )
+    return array
 
 
 def to_path(value: Any, name: str) -> Path:
@@ -112,20 +176,61 @@ def to_path(value: Any, name: str) -> Path:
     if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
         raise InputError(f"{name} must be a path in quotes, got {reprlib.repr(value)}")
     path = Path(value)
-    if (
-        any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts)
-        or len(os.fsencode(path)) > LONGEST_PATH
-    ):
+    try:
+        lengths = [len(os.fsencode(part)) for part in path.parts]
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{name} has characters in it that are not text in the encoding "
+            f"{sys.getfilesystemencoding()}, got {reprlib.repr(str(path))}; rename it, or set "
+            "LC_ALL to C.UTF-8"
+        ) from None
+    if any(length > LONGEST_NAME for length in lengths):
         raise InputError(f"{name} has a name of more than {LONGEST_NAME} characters in it")
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise InputError(f"{name} must be a path of at most {LONGEST_PATH} characters")
     return path
 
 
 def input_path(value: Any, name: str, folder: Path) -> Path:
     """The absolute path of an input, given relative to a folder; InputError if no such file."""
-    path = (folder / to_path(value, name)).resolve()
-    if not path.is_file():
-        raise InputError(f"{name} names a file that does not exist: {path}")
-    return path
+    path = folder / to_path(value, name)
+    check_file(path, f"{name} names a file that does not exist: {path}")
+    return path.resolve()
+
+
+def check_file(path: Path, otherwise: str) -> None:
+    """InputError unless a path leads to a regular file; one that never ends is not opened.
+
+    Args:
+        path: the path.
+        otherwise: the message if there is nothing, or a folder.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        absent = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        raise InputError(otherwise if absent else f"{otherwise} ({error.strerror})") from None
+    if stat.S_ISREG(mode):
+        return
+    check_no_device(path)
+    raise InputError(otherwise)
+
+
+def check_no_device(path: Path) -> None:
+    """InputError if a path leads to a pipe, a device or a socket."""
+    kinds = {
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFSOCK: "a socket",
+    }
+    try:
+        found = kinds.get(stat.S_IFMT(path.stat().st_mode))
+    except OSError:  # nothing that can be reached
+        return
+    if found:
+        raise InputError(f"{path} is {found}, not a file")
 
 
 def known_keys(
@@ -159,3 +264,22 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     return f"; did you mean '{names[near[0]]}'?" if near else ""
+
+
+def matrix_rows(given: Any, name: str) -> list[list[float]]:
+    """The rows of a matrix as lists of floats, or InputError that names the entry."""
+    if not isinstance(given, list) or not all(isinstance(row, list) for row in given):
+        raise InputError(
+            f"{name} must be a matrix [[...], [...]], a list of rows, got {reprlib.repr(given)}"
+        )
+    rows = [
+        [real(entry, f"{name}[{i}][{j}]", "a finite number") for j, entry in enumerate(row)]
+        for i, row in enumerate(given)
+    ]
+    for i, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise InputError(
+                f"{name} must have rows of equal length, got {len(rows[0])} entries in row 0 "
+                f"and {len(row)} in row {i}"
+            )
+    return rows

@@ -7,19 +7,24 @@ first for readers on other machines only after their caches expire.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from meanfield_pde.errors import InputError, StorageError
+from meanfield_pde.support.checks import check_no_device
 
-# In the name of every temporary file, so that what a killed program has left can be told from what
-# is somebody else's.
+# In the name of every temporary file, so that what a killed program has left is not mistaken for
+# what is somebody else's.
 _MARK = "meanfield_pde-tmp"
+# What is wrong with a path, whatever the disk: a folder, a name too long, a loop of links.
+_NO_SUCH_PLACE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _TEMPORARY = re.compile(rf"\.(?P<stem>.+)\.{_MARK}-\d+(?P<suffix>\.\w+)?")
 
 
@@ -29,8 +34,24 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = InputError if error.errno in (errno.EISDIR, errno.ENAMETOOLONG) else StorageError
+        kind = InputError if error.errno in _NO_SUCH_PLACE else StorageError
         raise kind(f"{path}: cannot be written ({_reason(error)})") from error
+
+
+def check_appendable(path: Path) -> None:
+    """InputError, or StorageError, unless a file can be written to, which is made if need be.
+
+    A pipe is refused, too: opened for writing, it waits for a reader.
+    """
+    with contextlib.suppress(OSError):
+        mode = path.stat().st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+            raise InputError(f"{path} is a pipe or a socket; name a file to write to")
+    with writing(path):
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: there is no folder {path.parent}")
+        with path.open("ab"):
+            pass
 
 
 def make_folder(path: Path) -> None:
@@ -52,11 +73,16 @@ def check_writable(folder: Path) -> None:
 def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | None = None) -> None:
     """Let `write` make a file under a temporary name, then put it in the place of `path`.
 
+    InputError if that is a pipe, a device or a socket, whose place no file is to take.
+
     Args:
         path: where it is to stand.
         write: makes the file.
         keep: where the file that it takes the place of is kept; at no time is there neither.
     """
+    if not path.name:
+        raise InputError(f"{path}: cannot be written (it is a folder)")
+    check_no_device(path)
     # The suffix stays, since writers such as matplotlib choose the format by it.
     temporary = _temporary(path)
     with writing(path):
@@ -79,10 +105,10 @@ def replace_text(path: Path, text: str) -> None:
 def append(path: Path, position: int, content: bytes) -> None:
     """Put content at a position at the end of a file, and cut off what stood behind it.
 
-    If it cannot be written whole the file ends at the position.
+    If it cannot be written whole the file ends at the position. A link is not followed.
     """
     with writing(path):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             os.ftruncate(handle, position)
             try:

@@ -25,12 +25,17 @@ UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeE
 
 
 @contextmanager
-def new_hdf5(path: Path) -> Iterator[h5py.File]:
-    """A new HDF5 file; an OSError in the block or at its end if it could not be written."""
+def new_hdf5(path: Path, *, userblock: int = 0) -> Iterator[h5py.File]:
+    """A new HDF5 file; an OSError in the block or at its end if it could not be written.
+
+    Args:
+        path: where it is to stand.
+        userblock: bytes at its beginning that HDF5 leaves to its user: 0, or 512.
+    """
     with path.open("w+b", buffering=0) as raw:
         disk = _Disk(raw)
         try:
-            with h5py.File(disk, "w") as file:
+            with h5py.File(disk, "w", userblock_size=userblock) as file:
                 yield file
         finally:
             if disk.error is not None:
@@ -93,8 +98,16 @@ class _Disk(io.RawIOBase):
         """Nothing is buffered here."""
 
 
+def shape_of(dataset: h5py.Dataset) -> tuple[int, ...]:
+    """The shape of a dataset; ValueError if it is a group, or has none."""
+    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
+        raise ValueError(f"{dataset.name.lstrip('/')} must be numbers")
+    return dataset.shape
+
+
 def read_array(dataset: h5py.Dataset) -> np.ndarray:
     """The numbers of a dataset; InputError if it claims far more of them than are stored."""
+    shape_of(dataset)
     check_claim(dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size())
     return np.asarray(dataset[()])
 

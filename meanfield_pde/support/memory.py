@@ -50,7 +50,7 @@ def free_memory() -> float:
 
 
 def check_fits(wanted: float, what: str, remedy: str) -> None:
-    """InputError if so many bytes are more than this machine has."""
+    """InputError if n bytes, `wanted`, are more than this machine has."""
     there = machine_memory()
     if wanted > there:
         raise InputError(

@@ -14,12 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import check_file
 from meanfield_pde.support.memory import check_claim
 
+# More along one axis is no file: 10^15 bytes are a petabyte.
+MOST_ENTRIES = 10**15
 # What numpy, zipfile, zlib and, for the header of an array, tokenize raise on a damaged file.
 UNREADABLE = (
     OSError,
     ValueError,
+    TypeError,
+    OverflowError,
     RuntimeError,
     EOFError,
     zipfile.BadZipFile,
@@ -32,8 +37,7 @@ UNREADABLE = (
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """All arrays of an `.npz` file, unpickling nothing; the caller's message names the file."""
-    if not Path(path).is_file():
-        raise InputError("no such file")
+    check_file(Path(path), "no such file")
     if not zipfile.is_zipfile(path):
         raise InputError("not an .npz file")
     try:
@@ -58,6 +62,14 @@ def _check_claims(path: str | Path) -> None:
                 read = np.lib.format.read_array_header_1_0
                 if version >= (2, 0):
                     read = np.lib.format.read_array_header_2_0
-                shape, _, kind = read(stream)
+                try:
+                    shape, _, kind = read(stream)
+                except UNREADABLE:  # whose texts speak of Python's parser
+                    raise ValueError(
+                        f"the header of {member.filename} is not a shape and a type of numbers"
+                    ) from None
+            # A header may say anything: True is a number in Python, and zero times 10^21 is zero.
+            if any(type(n) is not int or not 0 <= n <= MOST_ENTRIES for n in shape):
+                raise ValueError(f"{member.filename} cannot have the shape {shape}")
             if math.prod(shape) * kind.itemsize > member.file_size:
                 raise ValueError(f"{member.filename} has fewer numbers than its shape {shape} says")

@@ -14,15 +14,15 @@ from meanfield_pde.errors import MeanfieldError, SolverError
 def on_root[Result](comm: MPI.Comm, function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function on rank 0 and give its result, or the error it raised, to all. Collective."""
     result: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
     if comm.rank == 0:
         try:
             result = function(*arguments)
-        except Exception as caught:
+        except BaseException as caught:  # the others wait to hear of this one, too
             error = caught
-    result, told = comm.bcast((result, _told(comm, error)), root=0)
-    if told is not None:
-        raise error or told
+    result, shared = comm.bcast((result, _shareable(comm, error)), root=0)
+    if shared is not None:
+        raise error or shared
     return result
 
 
@@ -44,19 +44,19 @@ def shared_errors(comm: MPI.Comm) -> Iterator[None]:
     `comm`. Errors other than the package's own are raised as they are where they happened, and
     elsewhere as a `SolverError` that names them.
     """
-    error: Exception | None = None
+    error: BaseException | None = None
     try:
         yield
-    except Exception as caught:
+    except BaseException as caught:  # SystemExit, say, from a function of the user's
         error = caught
-    errors = [one for one in comm.allgather(_told(comm, error)) if one is not None]
+    errors = [one for one in comm.allgather(_shareable(comm, error)) if one is not None]
     if errors:
         foreign = error is not None and not isinstance(error, MeanfieldError)
         raise error if error is not None and foreign else errors[0]
 
 
-def _told(comm: MPI.Comm, error: Exception | None) -> MeanfieldError | None:
-    """The error as other ranks are told of it; not all can travel between them."""
+def _shareable(comm: MPI.Comm, error: BaseException | None) -> MeanfieldError | None:
+    """The error in a form that can travel to other ranks; not all can."""
     if error is None or isinstance(error, MeanfieldError):
         return error
     return SolverError(f"rank {comm.rank} failed: {type(error).__name__}: {error}")

@@ -16,9 +16,9 @@ from mpi4py import MPI
 from meanfield_pde.errors import InputError
 
 VARIABLE = "MEANFIELD_PDE_THREADS"
-# To wake a thread, and to wait for it, is worth while for so many nanoseconds of work each.
+# To wake a thread, and to wait for it, is worth while for this much work each [ns].
 WORK_PER_THREAD = 500_000.0
-# Parts of the work for each thread, since some take longer than others.
+# Parts of the work for each thread, since some take longer than others (chosen, not tuned).
 _PARTS = 8
 
 
@@ -60,9 +60,9 @@ def allowed_threads() -> int:
     return _allowed[0]
 
 
-def useful_threads(work: float) -> int:
-    """As many of them as work that takes one thread so many nanoseconds keeps busy."""
-    return max(1, min(allowed_threads(), int(work / WORK_PER_THREAD)))
+def useful_threads(work: float, per_thread: float = WORK_PER_THREAD) -> int:
+    """Return how many threads `work` [ns] keeps busy, at `per_thread` [ns] for each."""
+    return max(1, min(allowed_threads(), int(work / per_thread)))
 
 
 @functools.cache
@@ -76,7 +76,7 @@ os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
 def in_parts(work: Callable[[tuple[int, int]], None], count: int, threads: int) -> None:
-    """Call work((begin, end)) for parts that make up range(count), on so many threads.
+    """Call work((begin, end)) for parts that make up range(count), on `threads` threads.
 
     The thread that calls does its share; with one thread it is one call for everything.
     """

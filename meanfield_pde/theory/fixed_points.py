@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.attention.head import SINGULAR
-from meanfield_pde.attention.heads import Layer, heads_of, pushing
+from meanfield_pde.attention.heads import Layer, speed_bound
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.mesh.surface import sphere_surface
@@ -125,7 +125,7 @@ class FixedPoints:
 
 def zero_temperature_velocity(layer: Layer) -> Velocity:
     """V at zero temperature, of N points; InputError if B is singular for one of the heads."""
-    for i, head in enumerate(heads_of(layer)):
+    for i, head in enumerate(layer.heads):
         singular = np.linalg.svd(head.key_query, compute_uv=False)
         if not singular[-1] > SINGULAR * singular[0]:
             raise InputError(f"head {i}: B = query^T key is singular, there is no zero temperature")
@@ -141,7 +141,7 @@ def zero_temperature_velocity(layer: Layer) -> Velocity:
 def fixed_points(layer: Layer) -> FixedPoints:
     """Search for the fixed points at zero temperature; the same ones every time."""
     velocity = zero_temperature_velocity(layer)
-    scale = max(pushing(layer), 1e-300)
+    scale = max(speed_bound(layer), 1e-300)
     starts = _spread(layer.dimension)
     ends = _newton(velocity, starts, scale)
     still = np.linalg.norm(velocity(ends), axis=1) <= _ZERO * scale

@@ -39,6 +39,7 @@ from meanfield_pde.theory.progress import Progress, Stage, first_crossing, for_g
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 NAMES = ("concentration", "metastable", "switching", "terminal")
+# Progress at half-way time, and from which on a state has been reached: definitions.
 HALF, ARRIVES = 1 / 2, 9 / 10
 BEFORE = "no concentration before it"
 
@@ -181,7 +182,7 @@ def _switching(
 
 def _terminal(times: np.ndarray, fraction: np.ndarray, progress: Progress, after: float) -> Phase:
     if not progress.switches:
-        return Phase("terminal", reason="it is not told from the concentrated state")
+        return Phase("terminal", reason="it is not distinguished from the concentrated state")
     below = np.flatnonzero((fraction < ARRIVES) | (times < after))
     start = int(below[-1]) if len(below) else 0
     if start == len(times) - 1:

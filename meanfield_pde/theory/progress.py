@@ -16,11 +16,13 @@ from scipy.linalg import subspace_angles
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.stages import stops
 
-# Where E and F are the same, the angle that counts as concentrated.
+# Where E and F are the same, the angle that counts as concentrated (a definition).
 SETTLED = math.pi / 8
-# Below this angle between E and F, in radians, no switch can be told from the width of clusters.
+# Below this angle between E and F [rad] no switch can be distinguished from the width of clusters
+# (chosen, not tuned).
 SAME = 0.02
-# Places on the way that are nearer to each other than this progress are not told apart.
+# Places on the way that are nearer to each other than this progress are taken as one: a definition,
+# as is the next.
 APART = 1 / 5
 # In a stage the progress keeps within this for a time 1/c.
 STILL = 1 / 10
@@ -93,13 +95,13 @@ class Progress:
         return np.arcsin(np.sqrt(np.clip(1 - inside, 0, 1)))
 
     def fraction(self, moments: np.ndarray) -> np.ndarray:
-        """The progress f at each time; zero where E and F are not told apart."""
+        """The progress f at each time; zero where E and F are not distinguished."""
         axes = np.linalg.eigh(moments)[1][:, :, -self._first.shape[1] :]
         return np.array([self._progress(axis) for axis in axes])
 
     @cached_property
     def stops(self) -> list[tuple[float, float | None]]:
-        """The progress p_0 = 0, p_1, ... at E and the stops that are told apart, and 1 at F.
+        """The progress p_0 = 0, p_1, ... at E and the stops that are distinguished, and 1 at F.
 
         With when each is left, divided by beta, where that is predicted.
         """

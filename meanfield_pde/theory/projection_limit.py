@@ -21,9 +21,10 @@ import numpy as np
 from scipy.linalg import subspace_angles
 
 from meanfield_pde.attention.head import SINGULAR, Attention
-from meanfield_pde.attention.heads import Heads, heads_of
-from meanfield_pde.attention.layers import AttentionLike, layers_of
+from meanfield_pde.attention.heads import is_one_head
+from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import check_fields
 from meanfield_pde.support.plain import plain
 from meanfield_pde.theory.report import QUANTITIES, report
 from meanfield_pde.theory.saddles import ALIGNED, Saddle, Tail, points_on_sphere, saddles
@@ -53,8 +54,9 @@ class ProjectionLimit:
     reason: str | None = field(init=False)
 
     def __post_init__(self) -> None:
-        layers = layers_of(self.attention)
-        attention = heads_of(layers[0])[0]
+        check_fields(self)
+        layers = self.attention.layers
+        attention = layers[0].heads[0]
         singular = np.linalg.svd(attention.key_query, compute_uv=False)
         eigenspace = dominant_eigenspace(attention.drift, scale=_scale(attention))
         reason = eigenspace.reason
@@ -70,10 +72,9 @@ class ProjectionLimit:
                 "without the denominator of the softmax the equation has no zero temperature; set "
                 "attention.normalise = true"
             )
-        if isinstance(layers[0], Heads):
-            beside = (
-                "several heads act at once" if len(layers[0].heads) > 1 else "a perceptron acts"
-            )
+        if not is_one_head(layers[0]):
+            nouns = " and ".join(term.noun for term in layers[0].beside)
+            beside = "several heads act at once" if len(layers[0].heads) > 1 else f"{nouns} acts"
             reason = f"{beside}, for which there is no theorem; `meanfield-pde limit` searches for "
             reason += "the fixed points at zero temperature"
         if len(layers) > 1:
@@ -244,7 +245,7 @@ class ProjectionLimit:
         if self.exists and np.trace(self.basis.T @ self.first.key_query @ self.basis) < 0:
             value = -value
         space = dominant_eigenspace(value)
-        layers = layers_of(self.attention)
+        layers = self.attention.layers
         if layers[0] is not self.first or len(layers) > 1:
             return replace(space, basis=None, left=None, projector=None, reason=self.reason)
         return space

@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.clipping import padded, split, split_polygons, triangulated
 from meanfield_pde.mesh.geometry import cell_mean, cell_spread, cell_volume, integrate, normalised
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.checks import numbers
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
 
 Density = Callable[[np.ndarray], np.ndarray]
 
 
+@typed
 def push_forward(
     limit: ProjectionLimit,
     cells: np.ndarray,
@@ -99,7 +103,7 @@ class _Pieces:
         self._length_scale = length_scale
         self._peaks = peaks
         if callable(content):
-            self._density = content
+            self._density = partial(_values, content)
             return
         masses = np.asarray(content, dtype=float)
         if masses.shape != (len(cells),):
@@ -142,6 +146,17 @@ class _Pieces:
         if not (math.isfinite(total) and total > 0):
             raise InputError(f"a density must have a positive, finite mass, got {total:g}")
         return masses / total
+
+
+def _values(density: Density, points: np.ndarray) -> np.ndarray:
+    """The density at points; InputError unless it gives one number for each."""
+    values = numbers(density(points), "what the density returns")
+    if values.shape != (len(points),):
+        raise InputError(
+            "the density must take points (N x d) to N numbers, got an array of shape "
+            f"{values.shape} for N = {len(points)}"
+        )
+    return values
 
 
 def _two_atoms(limit: ProjectionLimit, cells: np.ndarray, content: _Pieces) -> Measure:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import OFF_SPHERE, numbers
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.checks import OFF_SPHERE, check_file, numbers, shown, time_index
 from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.support.npz import read_arrays
 from meanfield_pde.wasserstein.measure import Measure
@@ -59,6 +60,8 @@ class TokenCloud:
     note: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.note, str):
+            raise InputError(f"note must be a text, got {shown(self.note)}")
         times = np.atleast_1d(numbers(self.times, "times"))
         tokens = numbers(self.tokens, "tokens")
         if tokens.ndim == 2:
@@ -83,7 +86,8 @@ class TokenCloud:
             object.__setattr__(self, "masses", _masses(self.masses, tokens.shape[1]))
         for name in WEIGHTS:
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, numbers(getattr(self, name), name))
+                matrix = _weights(getattr(self, name), name, tokens.shape[2])
+                object.__setattr__(self, name, matrix)
         if self.beta is not None:
             beta = numbers(self.beta, "beta")
             if beta.size != 1 or not beta >= 0:
@@ -98,9 +102,10 @@ class TokenCloud:
     def measure(self, index: int = -1) -> Measure:
         """The tokens at one of the times as a discrete measure; by default the last."""
         masses = np.ones(self.tokens.shape[1]) if self.masses is None else self.masses
-        return Measure(self.tokens[index], masses)
+        return Measure(self.tokens[time_index(index, len(self.times))], masses)
 
 
+@typed
 def read_tokens(path: str | Path) -> TokenCloud:
     """Read a token cloud from an `.npz` or `.csv` file; nothing is ever unpickled.
 
@@ -111,8 +116,7 @@ def read_tokens(path: str | Path) -> TokenCloud:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: a token file must end in .npz or .csv, got '{path.suffix}'")
-    if not path.is_file():
-        raise InputError(f"{path}: no such token file")
+    check_file(path, f"{path}: no such token file")
     try:
         cloud = reader(path)
     except InputError as error:
@@ -124,6 +128,7 @@ def read_tokens(path: str | Path) -> TokenCloud:
     return cloud
 
 
+@typed
 def write_tokens(path: str | Path, cloud: TokenCloud) -> None:
     """Write a token cloud as `.npz` or, if it has nothing but times and tokens, as `.csv`."""
     path = Path(path)
@@ -152,6 +157,19 @@ def write_tokens(path: str | Path, cloud: TokenCloud) -> None:
 
     make_folder(path.parent)
     replace_file(path, write)
+
+
+def _weights(given: Any, name: str, dimension: int) -> np.ndarray:
+    """A matrix of the attention, or as many as there are layers and heads, for these tokens."""
+    matrices = numbers(given, name)
+    square = name == "value"
+    fits = matrices.ndim >= 2 and matrices.shape[-1] == dimension
+    if not fits or (square and matrices.shape[-2] != dimension):
+        rows = dimension if square else "k"
+        raise InputError(f"{name} must be {rows} x {dimension}, got shape {matrices.shape}")
+    if not np.isfinite(matrices).all():
+        raise InputError(f"{name} must have finite entries")
+    return matrices
 
 
 def to_sphere(points: np.ndarray, name: Callable[[Sequence[int]], str]) -> tuple[np.ndarray, str]:
@@ -198,7 +216,7 @@ def _read_npz(path: Path) -> TokenCloud:
 
 def _read_csv(path: Path) -> TokenCloud:
     lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    # numpy.savetxt puts '# ' before a header unless told otherwise.
+    # numpy.savetxt puts '# ' before a header by default.
     columns = tuple(name.strip() for name in lines[0].lstrip("# ").split(",")) if lines else ()
     if columns not in CSV_COLUMNS:
         raise InputError(

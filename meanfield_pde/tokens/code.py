@@ -22,15 +22,16 @@ from mpi4py import MPI
 import numpy as np
 from scipy.integrate import DOP853, OdeSolver
 
-from meanfield_pde.attention.heads import Layer, heads_of, perceptron_of, pushing
-from meanfield_pde.attention.layers import AttentionLike, layers_of, pieces, stack
+from meanfield_pde.attention.heads import Layer, speed_bound
+from meanfield_pde.attention.layers import AttentionLike, pieces, stack
+from meanfield_pde.attention.term import Sources
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.mesh.geometry import normalised
-from meanfield_pde.support.checks import check_ends, whole
+from meanfield_pde.support.arguments import typed_except
+from meanfield_pde.support.checks import check_ends, number_list, real, whole
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
-from meanfield_pde.tokens.hardmax import hardmax_mean
 from meanfield_pde.tokens.noise import Velocity, euler_maruyama, longest_step, splitting
 
 # At zero temperature the velocity may jump back and forth, and error control then creeps: this many
@@ -40,6 +41,7 @@ SHORTEST_PROGRESS = 0.01
 STEP_AT_ZERO = 0.02  # likewise in units of 1/|V|
 
 
+@typed_except("tokens", "masses")
 def simulate_tokens(
     tokens: np.ndarray,
     attention: AttentionLike,
@@ -83,7 +85,7 @@ def simulate_tokens(
             f"{attention.dimension} x {attention.dimension}"
         )
     _check_numbers(step, residual, tolerance, noise, seed)
-    longest = step or min(longest_step(layer, noise) for layer in layers_of(attention))
+    longest = step or min(longest_step(layer, noise) for layer in attention.layers)
     remedy = f"steps are at most {longest:.1e} long"
     check_ends((until - start) / longest, f"until = {until:g}", remedy)
     set_threads(comm)
@@ -133,20 +135,15 @@ def token_velocity(
     """
     # The error estimate must not see the rounding of the sum, nor the sum be needlessly exact.
     sum_tolerance = min(max(1e-4 * tolerance, 1e-14), 1e-10)
-    heads, perceptron = heads_of(layer), perceptron_of(layer)
 
     def velocity(x: np.ndarray) -> np.ndarray:
         weights = np.full(len(x), 1 / len(x)) if masses is None else masses
         shares = [len(part) for part in np.array_split(x, comm.size)]
         first = sum(shares[: comm.rank])
         own = x[first : first + shares[comm.rank]]
-        push = np.zeros_like(own) if perceptron is None else perceptron.drift(own)
-        for head in heads:
-            if head.zero_temperature:
-                mean = hardmax_mean(own @ head.key_query.T, x, weights)
-            else:
-                mean = head.mean(own, x, weights, tolerance=sum_tolerance)
-            push += mean @ head.value.T
+        sources = Sources.of(x, weights)
+        pushes = [term.push(own, sources, tolerance=sum_tolerance) for term in layer.terms]
+        push = np.sum(pushes, axis=0)
         if not residual:
             push -= (push * own).sum(axis=1, keepdims=True) * own
         if comm.size == 1:
@@ -197,7 +194,7 @@ def evolve(
         elif step is None:
             slowest = 0.0
             if layer.zero_temperature:
-                slowest = SHORTEST_PROGRESS / max(pushing(layer), 1e-300)
+                slowest = SHORTEST_PROGRESS / max(speed_bound(layer), 1e-300)
             states = list(
                 _runge_kutta(velocity(layer), x, begin, stops, method, tolerance, slowest)
             )
@@ -213,10 +210,10 @@ def fixed_step(attention: AttentionLike) -> float | None:
 
     At zero temperature the velocity may jump back and forth, which only fixed steps get past.
     """
-    layers = layers_of(attention)
+    layers = attention.layers
     if not any(layer.zero_temperature for layer in layers):
         return None
-    return STEP_AT_ZERO / max(*map(pushing, layers), 1e-300)
+    return STEP_AT_ZERO / max(*map(speed_bound, layers), 1e-300)
 
 
 def _euler(
@@ -280,6 +277,8 @@ def _runge_kutta(
 def _save_times(save_at: Sequence[float] | np.ndarray, start: float, until: float) -> list[float]:
     if not (math.isfinite(start) and math.isfinite(until) and until >= start):
         raise InputError(f"until must be a number from {start:g} on, got {until}")
+    given = number_list(save_at, "save_at")
+    save_at = [real(time, f"save_at[{i}]", "a number") for i, time in enumerate(given)]
     wrong = [time for time in save_at if not start <= time <= until]
     if wrong:
         raise InputError(f"save_at must lie between {start:g} and {until:g}, got {wrong[0]}")

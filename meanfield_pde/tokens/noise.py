@@ -9,7 +9,7 @@ splitting        W for h/2, the drift for h by the midpoint rule, W for h/2. For
 Euler-Maruyama   x <- (x + h v + sqrt(2 sigma h) xi) / |.|, of weak order 1.
 
 The random numbers belong to the seed and to the time at which a step begins: they do not depend on
-the number of ranks, and a simulation that is taken up at a saved time goes on with the same ones.
+the number of ranks, and a simulation that is resumed at a saved time goes on with the same ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from meanfield_pde.attention.heads import Layer, pushing
+from meanfield_pde.attention.heads import Layer, speed_bound
 from meanfield_pde.mesh.geometry import normalised
 
 # Steps of the splitting, in units of 1 / (the bound on the velocity) and of 1 / sigma.
@@ -33,8 +33,8 @@ Velocity = Callable[[np.ndarray], np.ndarray]
 def longest_step(layer: Layer, noise: float) -> float:
     """The longest step with which a layer is followed, unless one is given."""
     if noise:
-        return STEP / max(pushing(layer), noise)
-    return STABLE / max(pushing(layer), 1e-300)
+        return STEP / max(speed_bound(layer), noise)
+    return STABLE / max(speed_bound(layer), 1e-300)
 
 
 def normals(seed: int, time: float, shape: tuple[int, ...]) -> np.ndarray:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import numbers
 from meanfield_pde.wasserstein.certificate import Potentials, Problem, exact_sum
 from meanfield_pde.wasserstein.cloud import kd_order, make_cloud
 from meanfield_pde.wasserstein.costs import Cost
@@ -78,7 +79,9 @@ class Assembled:
 
     def potentials_from(self, duals: tuple[np.ndarray, np.ndarray]) -> Potentials:
         """Duals that the user gives, in the order of the problem."""
-        u, v = (np.asarray(values, dtype=float) for values in duals)
+        if len(duals) != 2:
+            raise InputError(f"duals must be two arrays of numbers, got {len(duals)}")
+        u, v = (numbers(values, "duals") for values in duals)
         n, m = len(self.order_a), len(self.order_b)
         if u.shape != (n,) or v.shape != (m,):
             raise InputError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import is_number, shown
 from meanfield_pde.support.kernels import kernel, part
 
 # Relative error of every cost below, with room to spare (measured: 4e-16).
@@ -52,8 +53,8 @@ def make_cost(name: str, p: int) -> Cost:
     """The cost that the user named."""
     if name not in COSTS:
         raise InputError(f"cost must be 'geodesic' or 'chordal', got {name!r}")
-    if isinstance(p, bool) or p not in (1, 2):
-        raise InputError(f"p must be 1 or 2, got {p!r}")
+    if not is_number(p) or p not in (1, 2):
+        raise InputError(f"p must be 1 or 2, got {shown(p)}")
     return Cost(name == "geodesic", int(p))
 
 

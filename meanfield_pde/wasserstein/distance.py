@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import typed_except
 from meanfield_pde.support.checks import choice
 from meanfield_pde.wasserstein import linear_program, network_simplex
 from meanfield_pde.wasserstein.assembly import Assembled
@@ -32,6 +35,7 @@ from meanfield_pde.wasserstein.certificate import (
 )
 from meanfield_pde.wasserstein.circle import solve_on_circle
 from meanfield_pde.wasserstein.costs import make_cost
+from meanfield_pde.wasserstein.densities import density_interval
 from meanfield_pde.wasserstein.measure import Measure
 from meanfield_pde.wasserstein.restricted import Solver
 from meanfield_pde.wasserstein.sifting import sift
@@ -87,23 +91,29 @@ class WassersteinResult:
         return (self.high - self.low) / self.high if self.high > 0 else 0.0
 
 
+# Warnings are those of whoever calls from outside.
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+@typed_except("p")  # of which `make_cost` says what it may be
 def wasserstein(
     mu: Measure,
     nu: Measure,
-    p: int = 2,
+    p: int | None = None,
     cost: str = "geodesic",
     *,
     method: str = "auto",
     rtol: float = 1e-10,
     time_limit: float | None = None,
     duals: tuple[np.ndarray, np.ndarray] | None = None,
+    same_cells: bool = False,
 ) -> WassersteinResult:
     """Wasserstein distance W_p between two discrete measures, each normalised to mass one.
 
     Args:
         mu: first measure.
         nu: second measure, in the same dimension.
-        p: 1 or 2.
+        p: 1 or 2; by default 1, as on the command line, with a FutureWarning: it used to be 2.
         cost: "geodesic", 2 asin(|x - y|/2) between points of the unit sphere, or "chordal", |x - y|
             between any points.
         method: "auto" uses the closed forms (geodesic cost on the circle; one side with at most two
@@ -113,11 +123,14 @@ def wasserstein(
         rtol: relative width of the certified interval of W_p^p at which to stop.
         time_limit: seconds after which to return the interval reached.
         duals: `duals` of an earlier result on the same atoms, to start from.
+        same_cells: whether atom i of both stands for mass spread alike over the same cell, which
+            makes the interval between the densities narrower.
 
     Raises:
         InputError: if the measures or the options make no sense.
     """
     started = time.monotonic()
+    p = _order(p)
     chosen = make_cost(cost, p)
     _check_options(method, rtol, time_limit)
     if mu.dimension != nu.dimension:
@@ -127,26 +140,32 @@ def wasserstein(
         )
     if chosen.geodesic and mu.dimension < 2:
         raise InputError("geodesic cost needs points of dimension 2 or more, got 1")
+    _check_cells(mu, nu, same_cells)
     whole = Assembled(mu, nu, chosen)
     start = None if duals is None else whole.potentials_from(duals)
 
     problem, kept_a, kept_b = whole.without_negligible()
     if start is not None:
         start = Potentials(start.u[kept_a], start.v[kept_b])
-    closed_form = _closed_form(problem) if method == "auto" else None
-    if closed_form is not None:
-        name, plan, potentials = closed_form
-        status = "exact"
-    else:
-        name, solve = _SOLVERS[method]
-        deadline = math.inf if time_limit is None else started + time_limit
-        bracket = sift(problem, rtol, deadline, solve, start)
-        plan, potentials, status = bracket.plan, bracket.potentials, bracket.status
+    deadline = math.inf if time_limit is None else started + time_limit
+    name, plan, potentials, status = _solution(problem, method, rtol, deadline, start)
 
     plan = Plan(kept_a[plan.rows], kept_b[plan.columns], plan.flow)
     if len(kept_a) < len(whole.problem.a) or len(kept_b) < len(whole.problem.b):
         potentials = whole.potentials_of_all(problem, kept_a, kept_b, potentials)
-    return _result(whole, plan, potentials, name, status, mu, nu)
+    return _result(whole, plan, potentials, name, status, mu, nu, same_cells)
+
+
+def _solution(
+    problem: Problem, method: str, rtol: float, deadline: float, start: Potentials | None
+) -> tuple[str, Plan, Potentials, str]:
+    """Name of the method, plan, potentials and status."""
+    closed_form = _closed_form(problem) if method == "auto" else None
+    if closed_form is not None:
+        return *closed_form, "exact"
+    name, solve = _SOLVERS[method]
+    bracket = sift(problem, rtol, deadline, solve, start)
+    return name, bracket.plan, bracket.potentials, bracket.status
 
 
 def _closed_form(problem: Problem) -> tuple[str, Plan, Potentials] | None:
@@ -183,6 +202,7 @@ def _result(
     status: str,
     mu: Measure,
     nu: Measure,
+    same_cells: bool,
 ) -> WassersteinResult:
     problem = whole.problem
     p, total = problem.cost.p, exact_sum(problem.a)
@@ -193,9 +213,12 @@ def _result(
     high = upper ** (1 / p) * (1 + 4 * _EPS)
     value = min(max(low, (plan_value(problem, plan) / total) ** (1 / p)), high)
 
-    e_mu, e_nu = mu.width, nu.width
-    bar = e_mu + e_nu
-    top = high + bar if p == 1 else math.sqrt(high**2 + e_mu**2 + e_nu**2)
+    stays: np.ndarray | None = None
+    if same_cells:
+        rows, columns = whole.order_a[plan.rows], whole.order_b[plan.columns]
+        still = rows == columns
+        stays = np.bincount(rows[still], plan.flow[still] / total, len(mu.masses))
+    bar = mu.width + nu.width
     return WassersteinResult(
         value=value,
         low=low,
@@ -205,5 +228,27 @@ def _result(
         status=status,
         method=method,
         duals=whole.duals(potentials),
-        continuous=(max(0.0, low - bar), top),
+        continuous=density_interval(p, low, high, mu, nu, stays),
     )
+
+
+def _order(p: int | None) -> int:
+    """The order asked for; 1 and a FutureWarning to whoever called `wasserstein` without."""
+    if p is not None:
+        return p
+    warnings.warn(
+        "wasserstein without p is W_1 now, as on the command line, and no longer W_2; say p=1 or "
+        "p=2",
+        FutureWarning,
+        skip_file_prefixes=(_PACKAGE,),
+    )
+    return 1
+
+
+def _check_cells(mu: Measure, nu: Measure, same_cells: bool) -> None:
+    """Refuse measures that are not on the same cells, if that is what was said."""
+    alike = np.array_equal(mu.points, nu.points) and (mu.spread is None) == (nu.spread is None)
+    if mu.spread is not None and nu.spread is not None:
+        alike = alike and np.array_equal(mu.spread, nu.spread)
+    if same_cells and not alike:
+        raise InputError("same_cells needs two measures with the same points and spread")

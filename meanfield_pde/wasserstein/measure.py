@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import numbers
 from meanfield_pde.support.npz import read_arrays
 
@@ -76,6 +77,7 @@ class Measure:
         return math.sqrt(self.masses @ self.spread / self.masses.sum())
 
     @classmethod
+    @typed
     def read(cls, path: str | Path) -> Measure:
         """Read an `.npz` file with arrays `points` and `masses` (and `spread`, if present)."""
         try:
@@ -90,6 +92,7 @@ class Measure:
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
+    @typed
     def write(self, path: str | Path) -> None:
         """Write the measure as `.npz`."""
         arrays = {"points": self.points, "masses": self.masses}

@@ -24,7 +24,8 @@ from meanfield_pde.wasserstein.restricted import Solution, Tree
 from meanfield_pde.wasserstein.spanning_tree import meeting, regraft, shift, thread
 
 _EPS = float(np.finfo(float).eps)
-# Pivots between two looks at the clock, after which potentials and flows are computed anew.
+# Pivots between two looks at the clock, after which potentials and flows are computed anew: a
+# small part of the cost of the pivots.
 _PIVOTS = 20_000
 # Rounding to allow for in potentials, relative to the largest; and how often to look again, with
 # potentials computed anew, when no arc is left that violates by more.
@@ -73,9 +74,7 @@ def solve_on_arcs(
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
 @kernel
-def _balance(  # type: ignore[no-untyped-def]
-    masses, n, cost, tie, parent, arc, behind, before, flow, potential
-):
+def _balance(masses, n, cost, tie, parent, arc, behind, before, flow, potential):
     """Potentials that make all arcs of the tree tight, and the flows that the masses ask for.
 
     Returns the largest potential. It is small once all hangs on one tie: its node has the zero.
@@ -101,7 +100,7 @@ def _balance(  # type: ignore[no-untyped-def]
 
 
 @part
-def _entering(sources, targets, cost, start, block, noise, potential):  # type: ignore[no-untyped-def]
+def _entering(sources, targets, cost, start, block, noise, potential):
     """The arc of the next block that violates most, and where to go on; -1 if there is none."""
     arcs = sources.size
     best, worst = -1, -noise
@@ -122,11 +121,11 @@ def _entering(sources, targets, cost, start, block, noise, potential):  # type: 
 
 
 @kernel
-def _pivots(  # type: ignore[no-untyped-def]
+def _pivots(
     sources, targets, cost, n, position, most, noise,
     potential, parent, arc, flow, size, last, behind, before,
 ):  # fmt: skip
-    """At most so many pivots; where the search for arcs stands, and how many there were."""
+    """At most n pivots; where the search for arcs stands, and how many there were."""
     block = max(10, int(math.sqrt(sources.size)))
     for pivot in range(most):
         e, position = _entering(sources, targets, cost, position, block, noise, potential)

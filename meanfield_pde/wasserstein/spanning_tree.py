@@ -19,7 +19,7 @@ from meanfield_pde.support.kernels import kernel, part
 
 # Carries no types: numba compiles it for the arguments it meets.
 @kernel
-def thread(parent, size, last, behind, before):  # type: ignore[no-untyped-def]
+def thread(parent, size, last, behind, before):
     """All lists of the tree that `parent` describes; the root is its last node."""
     nodes = parent.size
     root = nodes - 1
@@ -49,7 +49,7 @@ def thread(parent, size, last, behind, before):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def meeting(x, y, parent, size):  # type: ignore[no-untyped-def]
+def meeting(x, y, parent, size):
     """Where the paths of two nodes to the root meet."""
     while x != y:
         if size[x] < size[y]:
@@ -60,8 +60,8 @@ def meeting(x, y, parent, size):  # type: ignore[no-untyped-def]
 
 
 @part
-def _tell_above(x, meet, ended, ends, by, parent, size, last):  # type: ignore[no-untyped-def]
-    """From x up to `meet`, without it, subtrees have so many nodes more; `ended` was their last."""
+def _tell_above(x, meet, ended, ends, by, parent, size, last):
+    """From x up to `meet`, without it, subtrees have `by` nodes more; `ended` was their last."""
     above = x
     while above >= 0 and last[above] == ended:
         last[above] = ends
@@ -72,9 +72,7 @@ def _tell_above(x, meet, ended, ends, by, parent, size, last):  # type: ignore[n
 
 
 @kernel
-def regraft(  # type: ignore[no-untyped-def]
-    top, leaving, host, via, amount, meet, parent, arc, flow, size, last, behind, before
-):
+def regraft(top, leaving, host, via, amount, meet, parent, arc, flow, size, last, behind, before):
     """Cut the subtree of `leaving` off, and hang it by its node `top` on `host`.
 
     The new arc is `via`, with flow `amount`; `meet` is where the old and the new place meet.
@@ -117,7 +115,7 @@ def regraft(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def shift(top, by, potential, size, last, behind):  # type: ignore[no-untyped-def]
+def shift(top, by, potential, size, last, behind):
     """Raise the potentials of a subtree above those of the rest, at whichever is smaller."""
     if 2 * size[top] <= size.size:
         x, end = top, behind[last[top]]

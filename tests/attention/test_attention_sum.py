@@ -9,9 +9,9 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from meanfield_pde.attention.sum import log_partition, softmax_mean
-from meanfield_pde.attention.sum.sources import Sources
-from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, bisect, boxes
+from meanfield_pde.attention.sum import SumSettings, log_partition, softmax_mean
+from meanfield_pde.attention.sum.direct import survey
+from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, Sources, bisect, boxes
 from meanfield_pde.support.threads import allowed_threads, set_threads
 from tests import oracles
 from tests.problems import (
@@ -25,6 +25,8 @@ from tests.problems import (
 )
 
 TOLERANCE = 1e-10
+# The plain sum, which does the smallest elsewhere, is what they are compared with here.
+SETTINGS = SumSettings(few_terms=0)
 # One more and one less than the targets of a tile and the sources of a leaf, a node, and the top.
 SIZES = [1, TILE - 1, TILE, TILE + 1, NODE - 1, NODE + 1, TOP + 1]
 SCALES = [0.0, 1e-8, 1.0, 30.0, 1e3, 1e5]
@@ -40,12 +42,6 @@ def one_thread() -> Iterator[None]:
     set_threads(MPI.COMM_SELF, before)
 
 
-@pytest.fixture(autouse=True)
-def tiles_for_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plain sum, which does the smallest elsewhere, is what they are compared with here."""
-    monkeypatch.setattr("meanfield_pde.attention.sum.summation.FEW_TERMS", 0)
-
-
 def random_scores(rng: np.random.Generator, count: int, d: int, scale: float) -> np.ndarray:
     """Scores of one length, as at the cells of a mesh, or of all lengths up to it."""
     lengths = rng.choice([1.0, 0.0], count, p=[0.9, 0.1]) if rng.integers(2) else rng.random(count)
@@ -54,10 +50,10 @@ def random_scores(rng: np.random.Generator, count: int, d: int, scale: float) ->
 
 def check(scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray) -> None:
     means, logs = oracles.softmax_sums(scores, points, log_masses)
-    found = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
+    found = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE, settings=SETTINGS)
     assert found.shape == scores.shape
     assert np.linalg.norm((found - means).astype(float), axis=1).max() <= TOLERANCE
-    found = log_partition(scores, points, log_masses, tolerance=TOLERANCE)
+    found = log_partition(scores, points, log_masses, tolerance=TOLERANCE, settings=SETTINGS)
     assert found.shape == (len(scores),)
     assert np.abs(found - logs).max() <= TOLERANCE
 
@@ -98,12 +94,16 @@ def test_a_common_factor_of_the_masses_does_not_matter(d: int) -> None:
     rng = np.random.default_rng(9)
     points, log_masses = inside_the_ball(rng, 200, d)
     scores = random_scores(rng, 100, d, 1e3)
-    mean = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
-    log_sum = log_partition(scores, points, log_masses, tolerance=TOLERANCE)
+    mean = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE, settings=SETTINGS)
+    log_sum = log_partition(scores, points, log_masses, tolerance=TOLERANCE, settings=SETTINGS)
     for shift in (-690.0, 650.0):
-        shifted = softmax_mean(scores, points, log_masses + shift, tolerance=TOLERANCE)
+        shifted = softmax_mean(
+            scores, points, log_masses + shift, tolerance=TOLERANCE, settings=SETTINGS
+        )
         np.testing.assert_allclose(shifted, mean, rtol=0, atol=2 * TOLERANCE)
-        shifted = log_partition(scores, points, log_masses + shift, tolerance=TOLERANCE)
+        shifted = log_partition(
+            scores, points, log_masses + shift, tolerance=TOLERANCE, settings=SETTINGS
+        )
         np.testing.assert_allclose(shifted, log_sum + shift, rtol=0, atol=2 * TOLERANCE)
 
 
@@ -116,10 +116,10 @@ def test_the_tolerance_is_a_bound(d: int, tolerance: float) -> None:
         scores = random_scores(rng, 70, d, scale)
         means, logs = oracles.softmax_sums(scores, points, log_masses)
         rounding = 1e-14 * (1 + scale) + 1e-12  # the logs of the masses go down to -690
-        found = softmax_mean(scores, points, log_masses, tolerance=tolerance)
+        found = softmax_mean(scores, points, log_masses, tolerance=tolerance, settings=SETTINGS)
         error = np.linalg.norm((found - means).astype(float), axis=1).max()
         assert error <= tolerance + rounding
-        found = log_partition(scores, points, log_masses, tolerance=tolerance)
+        found = log_partition(scores, points, log_masses, tolerance=tolerance, settings=SETTINGS)
         assert np.abs(found - logs).max() <= tolerance + rounding
 
 
@@ -144,7 +144,7 @@ def test_leaves_are_skipped_where_the_scores_are_long() -> None:
     for scale in (1.0, 100.0, 1e4):
         near = points[0] + 0.02 * rng.normal(size=(TILE, 3))
         scores = scale * near / np.linalg.norm(near, axis=1, keepdims=True)
-        visits, _ = sources.survey(np.ascontiguousarray(scores.T), np.array([0]), TOLERANCE)
+        visits, _ = survey(sources, np.ascontiguousarray(scores.T), np.array([0]), TOLERANCE)
         visited.append(visits[0, 0] / sources.leaves)
     assert visited[0] == 1.0
     assert visited[1] < 0.25
@@ -172,7 +172,7 @@ def test_the_tree_is_nested() -> None:
 
 
 def test_groups_are_halves_along_the_longest_side() -> None:
-    """As sorting has them; points in a row are told apart by their numbers."""
+    """As sorting has them; points in a row are ordered by their numbers."""
     points = on_sphere(np.random.default_rng(17), 200, 3).round(1) + 0.0
     expected, size = [np.arange(200)], 13
     while len(expected[0]) > size:
@@ -194,7 +194,7 @@ def test_arguments_are_left_alone() -> None:
     points, log_masses = half_of_the_sphere_empty(rng, 100, 3)
     given = random_scores(rng, 50, 3, 10.0), points, log_masses
     copies = [array.copy() for array in given]
-    softmax_mean(*given)
+    softmax_mean(*given, settings=SETTINGS)
     for array, copy in zip(given, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
 
@@ -206,7 +206,7 @@ def test_the_number_of_threads_changes_no_bit(
     d: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("meanfield_pde.support.threads.WORK_PER_THREAD", 1.0)
+    settings = SumSettings(few_terms=0, work_per_thread=1.0)
     rng = np.random.default_rng(12)
     for scale in (1.0, 1e3, 1e5):
         points, log_masses = measure(rng, 500, d)
@@ -214,7 +214,9 @@ def test_the_number_of_threads_changes_no_bit(
         results = []
         for count in (1, 2, 3):
             monkeypatch.setattr("meanfield_pde.support.threads._allowed", [count])
-            mean = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE)
-            log_sum = log_partition(scores, points, log_masses, tolerance=TOLERANCE)
+            mean = softmax_mean(scores, points, log_masses, tolerance=TOLERANCE, settings=settings)
+            log_sum = log_partition(
+                scores, points, log_masses, tolerance=TOLERANCE, settings=settings
+            )
             results.append((mean.tobytes(), log_sum.tobytes()))
         assert results[0] == results[1] == results[2]

@@ -120,7 +120,7 @@ def test_residual_steps_add_the_unprojected_drift():
     x = oracles.circle_nodes(7)[0]
     cloud = simulate_tokens(x, layer, 0.1, step=0.1, residual=True)
     push = sum(one.mean(x, x, np.full(7, 1 / 7)) @ one.value.T for one in layer.heads)
-    moved = x + 0.1 * (push + layer.perceptron.drift(x))
+    moved = x + 0.1 * (push + layer.beside[0].push(x))
     np.testing.assert_allclose(
         cloud.tokens[-1], moved / np.linalg.norm(moved, axis=1)[:, None], atol=1e-12
     )

@@ -17,7 +17,7 @@ from meanfield_pde import (
     solve,
     sphere_mesh,
 )
-from meanfield_pde.attention.layers import Layers, acting, from_arrays, layers_of, pieces
+from meanfield_pde.attention.layers import Layers, acting, from_arrays, pieces
 from meanfield_pde.case.text import case_text
 from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -169,9 +169,7 @@ def test_layers_in_a_case_file(weights, write_case, main, tmp_path):
     out = tmp_path / "out"
     assert main("run", path, "--quiet", "--output", out) == (0, "")
     result = read_result(out)
-    np.testing.assert_array_equal(
-        layers_of(result.attention)[1].query, layers_of(case.attention)[1].query
-    )
+    np.testing.assert_array_equal(result.attention.layers[1].query, case.attention.layers[1].query)
     assert main("tokens", path, "--count", 20, "--output", tmp_path / "t.npz")[0] == 0
     assert main("compare", out, tmp_path / "t.npz")[0] == 0
     assert main("limit", path)[0] == 0

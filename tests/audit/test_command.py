@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from meanfield_pde import Attention, simulate_tokens
 from meanfield_pde.case.file import read_case
+from meanfield_pde.cli import main as cli
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from tests.conftest import Main
 
@@ -81,7 +83,10 @@ def config(**changes: object) -> Callable[[Path], None]:
         (lambda path: encoder(path.parent, key=np.ones((6, 5), "f4")), "must be 6 x 6, got 6 x 5"),
         (lambda path: encoder(path.parent, key=np.ones(6, "f4")), "must be a matrix"),
         (lambda path: encoder(path.parent, key=np.ones((6, 6), "i4")), "numbers of type I32"),
-        (lambda path: encoder(path.parent, key=np.full((6, 6), np.nan)), "not finite"),
+        (
+            lambda path: encoder(path.parent, key=np.full((6, 6), np.nan)),
+            "must have finite entries",
+        ),
         (lambda path: save_file({"h.0.attn.c_attn": np.ones(2)}, path), "no attention of a BERT"),
     ],
 )
@@ -117,8 +122,15 @@ THIN = np.ones((2, 3, 4, 8))
             {"query": THIN, "key": THIN, "value": np.ones((8, 8)), "beta": np.ones(5)},
             "layers x heads",
         ),
-        ({"query": THIN * 1e200, "key": THIN, "value": np.ones((8, 8))}, "or huge"),
-        ({"query": THIN * np.inf, "key": THIN, "value": np.ones((8, 8))}, "not finite"),
+        (
+            {"query": THIN * 1e200, "key": THIN, "value": np.ones((8, 8))},
+            "must have its largest entry from",
+        ),
+        ({"query": THIN * 5e-324, "key": THIN, "value": np.ones((8, 8))}, "or zero, got"),
+        (
+            {"query": THIN * np.inf, "key": THIN, "value": np.ones((8, 8))},
+            "must have finite entries",
+        ),
     ],
 )
 def test_wrong_npz(main: Main, tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
@@ -148,6 +160,69 @@ def test_wrong_options(main: Main, tmp_path: Path) -> None:
         if name == "model.bin":
             (tmp_path / name).write_bytes(b"\x80\x04")
         assert main("audit", tmp_path / name)[0] == 2
+
+
+HEAD = Attention(np.eye(4), np.eye(4), np.diag([1.0, 0.1, 0.1, 0.1]), 4.0)
+TURNED = Attention(HEAD.query, HEAD.key, np.diag([0.1, 1.0, 0.1, 0.1]), 4.0)
+
+
+def audited(main: Main, capfd: pytest.CaptureFixture[str], folder: Path, *options: object) -> str:
+    """What `audit` prints of an encoder with HEAD in all layers."""
+    np.savez(folder / "w.npz", query=HEAD.query, key=HEAD.key, value=HEAD.value, beta=HEAD.beta)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["audit", *map(str, (folder / "w.npz", *options, "--output", folder / "out"))])
+    assert not ended.value.code
+    return capfd.readouterr().out
+
+
+def tokens_of(folder: Path, name: str, seed: int, *, turned: bool = False) -> Path:
+    """Tokens of nine layers of HEAD; if turned, of TURNED from layer 4 to layer 6."""
+    x = np.random.default_rng(seed).normal((1.5, 0, 0, 0), size=(60, 4))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    clouds = [x]
+    for layer in range(8):
+        head = TURNED if turned and 4 <= layer <= 6 else HEAD
+        clouds.append(simulate_tokens(clouds[-1], head, 1.0, tolerance=1e-5).tokens[-1])
+    np.savez(folder / name, tokens=np.array(clouds))
+    return folder / name
+
+
+def test_nothing_is_said_to_deviate_where_no_layer_does(
+    main: Main, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The last line says so, where nothing changes any more, and whose the lifetimes are."""
+    clean, other = (tokens_of(tmp_path, f"{i}.npz", i) for i in range(2))
+    lines = audited(
+        main, capfd, tmp_path, "--tokens", clean, "--baseline", other, "--tolerance", 0.1
+    ).splitlines()
+    assert not [line for line in lines if line.startswith(("deviates", "drift"))]
+    found = json.loads((tmp_path / "out" / "audit.json").read_text())["tokens"]
+    assert found["flagged"] == found["drifted"] == []
+    depth = found["stop_depth"]
+    assert 2 < depth < 8
+    assert lines[-1].startswith(
+        f"no layer deviates, none drifts from the baseline; from layer {depth} on nothing changes "
+        "by more than 0.1 rad; predicted lifetime, over the longest-lived head with a limit of "
+        "each layer until then: not within the layers (layer 0 head 0) for the density, "
+    )
+    assert found["lifetime_depth"] == "inf"
+    assert found["lifetime_heads"] == [[0, 0]]
+
+
+def test_layers_that_deviate_are_named(
+    main: Main, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    clean = tokens_of(tmp_path, "clean.npz", 0)
+    wrong = tokens_of(tmp_path, "wrong.npz", 0, turned=True)
+    text = audited(main, capfd, tmp_path, "--tokens", wrong, "--baseline", clean)
+    found = json.loads((tmp_path / "out" / "audit.json").read_text())["tokens"]
+    flagged, drifted = (", ".join(map(str, found[name])) for name in ("flagged", "drifted"))
+    assert flagged
+    assert drifted
+    assert f"\ndeviates: layer {flagged}; the heads leave more than 10% of the step" in text
+    assert f"\ndrift: layer {drifted}; p <= 0.001 against the baseline\n" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("up to the last layer tokens change by more than 0.01 rad; predicted")
 
 
 def test_what_the_folder_holds(main: Main, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,26 @@ def test_the_planted_stop_depth_and_the_rate() -> None:
     assert found.layers[5].predicted_rate == pytest.approx(0.4, rel=1e-9)
     line = np.abs(clouds[0][:, 0] / np.linalg.norm(clouds[0], axis=1))
     assert found.layers[0].distance == pytest.approx(np.arccos(line).mean(), abs=1e-9)
+
+
+def test_a_lifetime_is_taken_over_the_longest_lived_heads_of_the_layers_that_use_it_up() -> None:
+    """Of 4, 2 and 1 layers: three quarters are gone after two, and a quarter of the third."""
+    head = Attention(np.eye(D), np.eye(D), np.diag([0.5, *[0.1] * (D - 1)]), 4.0)
+    weights = HeadWeights(head.query, head.key, head.value, None, head.beta)
+    encoder = Encoder(Path("w.npz"), "npz", 4, 2, D, D, "beta given", read=lambda _: [weights] * 2)
+    lives = ((4.0, 3.0), (0.5, 2.0), (1.0, None), (9.0, 9.0))
+    heads = [
+        replace(
+            one,
+            limit=(life := lives[one.layer][one.head]) is not None,
+            lifetime_per_beta=None if life is None else life / one.beta,
+        )
+        for one in audit_heads(encoder)
+    ]
+    clouds = run(start(np.random.default_rng(0)), head, 4, None)
+    found = audit_layers(encoder, heads, measured(clouds))
+    assert found.lifetime.depth == pytest.approx(2.25)
+    assert found.lifetime.heads == ((0, 0), (1, 1), (2, 0))
 
 
 @pytest.mark.slow

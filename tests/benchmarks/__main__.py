@@ -11,11 +11,13 @@ from tests.benchmarks import (
     adaptivity,
     agreement,
     attention,
+    damage,
     disk,
+    early_signals,
     first_start,
     fuzz,
     growth,
-    judging,
+    hostile,
     kills,
     lifetimes,
     million,
@@ -25,7 +27,9 @@ from tests.benchmarks import (
     saved_times,
     step,
     time_to_accuracy,
+    verification,
     wasserstein,
+    ways,
 )
 from tests.benchmarks.tables import is_quick
 
@@ -55,12 +59,16 @@ def main() -> None:
         saved_times,
         adaptivity,
         lifetimes,
-        judging,
+        verification,
         agreement,
         million,
+        ways,
         first_start,
         kills,
+        early_signals,
         fuzz,
+        damage,
+        hostile,
         disk,
     ):
         module.main()

@@ -14,16 +14,16 @@ from mpi4py import MPI
 import numpy as np
 
 from meanfield_pde.attention.sum import AttentionSum
-from meanfield_pde.attention.sum.low_rank import all_groups
+from meanfield_pde.attention.sum.harmonics import all_groups
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import sphere_surface
 from meanfield_pde.support.threads import set_threads
 from tests.benchmarks.tables import Table, cpu_seconds, is_quick, milliseconds
 
-TOLERANCE = 1e-10
-CHUNK = 256
+TOLERANCE = 1e-10  # the default of runs
+CHUNK = 256  # targets at once, a bound on memory
 BETAS = (1.0, 10.0, 100.0, 1000.0)
-MOST_TARGETS = 10_242  # of numpy's; beyond, its time is scaled up from so many
+MOST_TARGETS = 10_242  # of numpy's; beyond, its time is scaled up from these
 
 
 def plain(scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ def main() -> None:
                     tiles: np.ndarray = tiles,
                 ) -> None:
                     sums.load(masses)
-                    use = sums.estimate.use_low_rank
+                    use = sums.estimate.use_harmonics
                     sums.sums(tiles, sums.moments(all_groups()).sum(axis=0) if use else None)
 
                 def numpy_sum(

@@ -24,9 +24,9 @@ from scipy import ndimage
 Density = Callable[[np.ndarray], np.ndarray]
 Nodes = tuple[np.ndarray, np.ndarray]  # points and masses
 _CHUNK = 100_000  # pairs at once, which a cache holds
-# Tables are made so many times as fine by their Fourier sums, and then read by cubic splines.
+# Tables are made n = 4 times as fine by their Fourier sums, and then read by cubic splines.
 _FINER = 4
-_CUBIC = 3
+_CUBIC = 3  # the degree of splines, of order 4 as the steps in time
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Flow:
         until: float,
         steps: int,
     ) -> Flow:
-        """Nodes and masses moved for some time in so many steps."""
+        """Nodes and masses moved for some time in n steps."""
         x, masses = nodes
         step = until / steps
         positions = np.empty((2 * steps + 1, *x.shape))
@@ -147,7 +147,7 @@ def _spline(values: np.ndarray) -> np.ndarray:
 def _stages(
     x: np.ndarray, step: float, velocity: Callable[[np.ndarray, int], np.ndarray]
 ) -> tuple[np.ndarray, ...]:
-    """The four velocities of a step; `velocity` is told how many halves of it have passed."""
+    """The four velocities of a step; `velocity` gets how many halves of it have passed."""
     first = velocity(x, 0)
     second = velocity(x + step / 2 * first, 1)
     third = velocity(x + step / 2 * second, 1)

@@ -38,12 +38,13 @@ LINEAR = np.array([0.5, 0.0, -0.2])
 QUADRATIC = np.array([[0.0, 0.15, 0.0], [0.15, 0.0, 0.0], [0.0, 0.0, 0.0]])
 _TURN = scipy.linalg.expm(np.array([[0.0, -0.4, 0.3], [0.4, 0.0, -0.2], [-0.3, 0.2, 0.0]]))
 DRIFT = _TURN @ np.array([[1.0, 0.4, -0.2], [0.0, 0.4, 0.3], [0.0, 0.0, 0.2]]) @ _TURN.T
-# So many more pieces are made by cutting; so many of them the linear program takes at most.
+# Pieces that cutting adds at most, and pieces that the linear program takes at most: its memory
+# and time (chosen, not tuned).
 _MOST_PIECES, _LARGEST = 40_000, 60_000
 # What it may leave open, and when it is stopped.
 _GAP, _SECONDS = 0.01, 120.0
 TIMES = (1.0, 4.0, 12.0)
-BARS = 0.05  # of the resolution
+BARS = 0.05  # of the tolerance
 
 Masses = Callable[[np.ndarray], np.ndarray]
 
@@ -77,7 +78,7 @@ def exact_masses(moment: float) -> Masses:
 def traced_masses(origin: Callable[[np.ndarray], np.ndarray], parts: int) -> Masses:
     """The same for a flow that says where points came from.
 
-    Edges are traced back in so many parts, whose ends are joined by geodesics. What that leaves
+    Edges are traced back in n parts, whose ends are joined by geodesics. What that leaves
     out is of second order: it is extrapolated from half of them.
     """
     share = np.arange(parts)[:, None] / parts
@@ -134,8 +135,8 @@ def distance(cells: np.ndarray, masses: np.ndarray, exact: Masses, wanted: float
         cells: geodesic triangles, N x 3 x 3, that cover the sphere.
         masses: in them.
         exact: the other measure.
-        wanted: cells are cut until the bars are below this, or there are so many more pieces as
-            may be.
+        wanted: cells are cut until the bars are below this, or `_MOST_PIECES` have been
+            added.
     """
     pieces, mass, other = cells, masses / masses.sum(), exact(cells)
     quarters, share, inside = _in_four(pieces, exact)
@@ -189,16 +190,16 @@ def _transported(points: np.ndarray, difference: np.ndarray, bar: float) -> Inte
 
 
 def zero_temperature(quick: bool) -> None:
-    """W1 at three times, with resolutions and on uniform meshes."""
+    """W1 at three times, with tolerances and on uniform meshes."""
     attention = Attention(np.eye(3), np.eye(3), DRIFT, math.inf)
     runs: list[tuple[int, float | None]]
     runs = [(320, 3e-2), (320, 1e-2), (320, 3e-3), (1280, None), (5120, None)]
     runs += [] if quick else [(20_480, None), (81_920, None), (327_680, None)]
-    solve(attention, sphere_mesh(20), density, until=0.05, resolution=0.3)  # compiles
+    solve(attention, sphere_mesh(20), density, until=0.05, adapt=0.3)  # compiles
 
-    def error(solution: Any, index: int, resolution: float | None) -> Interval:
+    def error(solution: Any, index: int, tolerance: float | None) -> Interval:
         leaves, masses = solution.cells_at(index).vertices, solution.store.read(index)
-        wanted = BARS * (resolution or runs[0][1] or 1.0)
+        wanted = BARS * (tolerance or runs[0][1] or 1.0)
         return distance(leaves, masses, exact_masses(TIMES[index - 1]), wanted)
 
     title = "Zero temperature, sphere: W1 to the exact density"

@@ -32,11 +32,11 @@ _SUBARCS = 8
 def circle(
     quick: bool, value: np.ndarray, density: Density, distance: Callable[..., float]
 ) -> None:
-    """W1 on the circle, with resolutions."""
+    """W1 on the circle, with tolerances."""
     table = _table("Circle", BETA[2])
     fine, coarse = (_flow(oracles.circle_nodes, value, density, part) for part in (1, 2))
-    for resolution in (1e-2, 1e-3) if quick else (1e-2, 1e-3, 1e-4):
-        solution = _solved(value, circle_mesh(100), density, resolution)
+    for tolerance in (1e-2, 1e-3) if quick else (1e-2, 1e-3, 1e-4):
+        solution = _solved(value, circle_mesh(100), density, tolerance)
         found, open_part = [], 0.0
         for index, moment in enumerate(TIMES, start=1):
             cells, masses = solution.cells_at(index).vertices, solution.store.read(index)
@@ -48,18 +48,18 @@ def circle(
             found.append(f"{distance(spread, exact[0]):.1e}")
             open_part = max(open_part, distance(*exact))
         most = int(solution.history["cells"].max())
-        table.row(f"{resolution:g}", most, *found, f"{open_part:.0e}")
+        table.row(f"{tolerance:g}", most, *found, f"{open_part:.0e}")
 
 
 def sphere(quick: bool) -> None:
-    """W1 on the sphere, with resolutions."""
+    """W1 on the sphere, with tolerances."""
     value, density = exact_distance.DRIFT, exact_distance.density
     table = _table("Sphere", BETA[3])
     fine, coarse = (
         Origins(_flow(oracles.sphere_nodes, value, density, part), _GRID // part) for part in (1, 2)
     )
-    for resolution in (3e-2,) if quick else (3e-2, 1e-2, 3e-3):
-        solution = _solved(value, sphere_mesh(320), density, resolution)
+    for tolerance in (3e-2,) if quick else (3e-2, 1e-2, 3e-3):
+        solution = _solved(value, sphere_mesh(320), density, tolerance)
         found, open_part = [], 0.0
         for index, moment in enumerate(TIMES, start=1):
             cells, masses = solution.cells_at(index), solution.store.read(index)
@@ -69,23 +69,21 @@ def sphere(quick: bool) -> None:
             )
             change = np.abs(exact(cells.vertices) - rough(cells.vertices))
             open_part = max(open_part, float(change @ np.sqrt(cells.volumes)) / 2)
-            wanted = exact_distance.BARS * resolution
+            wanted = exact_distance.BARS * tolerance
             found.append(exact_distance.distance(cells.vertices, masses, exact, wanted))
         most = int(solution.history["cells"].max())
-        table.row(f"{resolution:g}", most, *found, f"{open_part:.0e}")
+        table.row(f"{tolerance:g}", most, *found, f"{open_part:.0e}")
 
 
 def _table(surface: str, beta: float) -> Table:
-    columns = ["resolution", "cells", *(f"t = {t:g}" for t in TIMES), "reference"]
+    columns = ["tolerance", "cells", *(f"t = {t:g}" for t in TIMES), "reference"]
     return Table(f"{surface} at beta = {beta:g}: W1 to moving nodes", columns)
 
 
-def _solved(value: np.ndarray, mesh: Any, density: Density, resolution: float) -> Any:
+def _solved(value: np.ndarray, mesh: Any, density: Density, tolerance: float) -> Any:
     one = np.eye(len(value))
     attention = Attention(one, one, value, BETA[len(value)])
-    return solve(
-        attention, mesh, density, until=TIMES[-1], save_at=TIMES[:-1], resolution=resolution
-    )
+    return solve(attention, mesh, density, until=TIMES[-1], save_at=TIMES[:-1], adapt=tolerance)
 
 
 def _flow(

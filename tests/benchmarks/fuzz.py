@@ -27,7 +27,7 @@ from meanfield_pde.cli import main as cli
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import CIRCLE
 
-MOST_SECONDS = 30
+MOST_SECONDS = 30  # for a case: those that are right take a few
 MANY_STEPS = 1e5  # more take longer than that
 ODD = "nan inf -inf 1e308 -1e308 1e-320 0 -1 1e999 true [] {} '' 'x' 1e16 2147483648 [1,[2]] 0x10"
 NUMBERS = tuple(ODD.split(" "))
@@ -89,8 +89,8 @@ def changed_text(text: str) -> str:
             case 2:
                 text = "\n".join([*lines[:at], lines[at], *lines[at:]])
             case _:
-                spot = random.randrange(len(text) + 1)
-                text = text[:spot] + chr(random.choice((0, 9, 34, 91, 123, 955))) + text[spot:]
+                place = random.randrange(len(text) + 1)
+                text = text[:place] + chr(random.choice((0, 9, 34, 91, 123, 955))) + text[place:]
     return text
 
 
@@ -152,7 +152,7 @@ def files(right: dict[str, bytes]) -> str:
 
 
 def fuzz(count: int, seed: int = 1) -> dict[str, list[str]]:
-    """The faults found in so many cases of each kind."""
+    """The faults found in `count` cases of each kind."""
     random.seed(seed)
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:

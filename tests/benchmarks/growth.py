@@ -84,11 +84,11 @@ run = Simulation(
 evolution = run.evolution
 evolution.advance(1e-4)  # loads what was compiled, or compiles
 prepared = time.process_time() - begun
-drift, transport = evolution.terms._drifts[0], evolution.terms.transport
-run.volumes.comm = evolution._comm = drift._sum._comm = Exchanging(comm)
+term, transport = evolution.rhs.terms[0], evolution.rhs.transport
+run.volumes.comm = term._sum._comm = Exchanging(comm)
 vectors = transport._factors, transport._density
 transport._factors, transport._density = map(Exchanging, vectors)
-attention_sum = drift._sum._sum
+attention_sum = term._sum._sum
 for name in ("moments", "sums", "_survey"):
     dealt_out(attention_sum, name)
 for series in attention_sum._ways:
@@ -96,7 +96,7 @@ for series in attention_sum._ways:
     for name in {"_fit", "_gather"} & set(dir(series._groups)):
         dealt_out(series._groups, name)
 dealt_out(attention_sum.sources, "_summary")
-dealt_out(drift, "_facet_flux")
+dealt_out(term, "_facet_flux")
 for name in ("euler", "outflow_rate"):
     dealt_out(transport, name)
 best = repeated = np.inf

@@ -26,13 +26,14 @@ from tests.benchmarks.tables import Table, is_quick
 from tests.problems import CIRCLE
 
 CASE = CIRCLE.replace("until = 5.0", "until = 40.0") + "[output]\ncheckpoint_every = 3\n"
-MESHES = {"as given": CASE, "moving": CASE.replace("cells = 200", "cells = 60\nresolution = 2e-4")}
+ADAPTIVE = CASE.replace("cells = 200", "cells = 60\n[adapt]\ntolerance = 2e-4")
+MESHES = {"as given": CASE, "moving": ADAPTIVE}
 RANKS = {"as given": (1, 2), "moving": (1, 2, 3)}
 # Ends a rank, without a word and at once, at one of the places of a write or of a change of the
 # mesh, chosen at random.
 HOOK = """
 import os, random, signal, sys
-from meanfield_pde.solver.following import MassFollower
+from meanfield_pde.solver.state import State
 from meanfield_pde.cli import main
 after, real, count = int(sys.argv.pop(1)), (os.fsync, os.replace), [0]
 def deadly(function):
@@ -42,7 +43,7 @@ def deadly(function):
         return function(*arguments)
     return call
 os.fsync, os.replace = deadly(os.fsync), deadly(os.replace)
-MassFollower._take = deadly(MassFollower._take)
+State.regridded = deadly(State.regridded)
 main.main(sys.argv[1:])
 """
 
@@ -50,7 +51,7 @@ main.main(sys.argv[1:])
 def run(
     case: Path, out: Path, ranks: int, *options: str, aimed: int = 0
 ) -> subprocess.Popen[bytes]:
-    """A run in the background, killed at its so many-th write if that is aimed at."""
+    """A run in the background, killed at its n-th write if that is aimed at."""
     line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
     line += [sys.executable, "-c", HOOK, str(aimed)] if aimed else ["meanfield-pde"]
     return subprocess.Popen(
@@ -63,7 +64,7 @@ def run(
 
 
 def killed_rounds(case: Path, out: Path, ranks: int, rounds: int) -> int:
-    """Kill so many times, then let it end; how many kills hit a run that was at work."""
+    """Kill `rounds` times, then let it end; how many kills hit a run that was at work."""
     hits = 0
     options: tuple[str, ...] = ()
     for number in range(rounds):

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.lifetimes [--quick]
 
-Three cases on meshes that follow the mass: that of demos/circle.toml, one that is not symmetric,
-that of `adaptivity`, and one that stops twice. `model` is the lifetime by `leaving`, with no
+Three cases on meshes that follow the mass: those of demos/circle.toml and of
+demos/circle-lopsided.toml, and one that stops twice. `model` is the lifetime by `leaving`, with no
 number fitted; `slope` that between a beta and the one before, over the predicted one, `slope of
 rest` the same with the next term of the law taken off, which stops growing where clusters would
 be narrower than cells. Clusters stop at V^k e in the limit of large beta; `V last` is V times the
@@ -22,23 +22,23 @@ import numpy as np
 from meanfield_pde import Attention, ProjectionLimit, VonMises, circle_mesh
 from meanfield_pde.experiments.lifetime import Lifetime, density_lifetime
 from meanfield_pde.theory.lifetime_law import fit_law
-from tests.benchmarks.adaptivity import KEY_QUERY, VALUE, lopsided
+from tests.benchmarks.adaptivity import KEY_QUERY, LOPSIDED, VALUE, lopsided
 from tests.benchmarks.leaving import heavier_leaves
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import MIXTURE, metastable, stopping
 
 Density = Callable[[np.ndarray], np.ndarray]
-CELLS, RESOLUTION = 400, 1e-4
+CELLS, TOLERANCE = 400, 1e-4
 
 
 def lopsided_case(beta: float) -> Attention:
-    """The case of `adaptivity`."""
+    """The case of demos/circle-lopsided.toml."""
     return Attention(KEY_QUERY, np.eye(2), VALUE, beta)
 
 
 CASES: dict[str, tuple[Callable[[float], Attention], VonMises | Density]] = {
     "demos/circle.toml": (metastable, MIXTURE),
-    "not symmetric": (lopsided_case, lopsided),
+    LOPSIDED: (lopsided_case, lopsided),
     "two stops": (stopping, MIXTURE),
 }
 
@@ -61,7 +61,7 @@ def law(
     matrices = limit.first.key_query, limit.first.value
     rows = [row for row, _ in found]
     lifetimes = np.array([row.lifetime or math.nan for row in rows])
-    widths = np.array([row.least_width for row in rows], dtype=float)
+    widths = np.array([row.min_cell_width for row in rows], dtype=float)
     fitted = fit_law(limit, np.array([row.beta for row in rows]), lifetimes, widths)
     assert fitted is not None
     linear_slopes, slopes = (
@@ -74,7 +74,7 @@ def law(
         slopes,
         strict=True,
     ):
-        model = heavier_leaves(*matrices, density, row.beta, row.least_width or 0.0)
+        model = heavier_leaves(*matrices, density, row.beta, row.min_cell_width or 0.0)
         table.row(
             f"{row.beta:g}",
             f"{row.lifetime:.2f}",
@@ -84,7 +84,7 @@ def law(
             linear,
             f"{term:.2f}",
             rest,
-            f"{row.least_width:.1e}",
+            f"{row.min_cell_width:.1e}",
             f"{seconds:.1f}",
         )
 
@@ -93,14 +93,14 @@ def main() -> None:
     """Print the tables."""
     quick = is_quick(__doc__)
     betas = (80.0, 160.0) if quick else (80.0, 160.0, 320.0, 640.0)
-    cells, resolution = (100, 1e-2) if quick else (CELLS, RESOLUTION)
+    cells, tolerance = (100, 1e-2) if quick else (CELLS, TOLERANCE)
     stops: list[tuple[str, float, list[dict[str, float]], ProjectionLimit]] = []
     for name, (attention, initial) in CASES.items():
         found = []
         for beta in betas:
             begun = time.process_time()
             row = density_lifetime(
-                attention(beta), circle_mesh(cells), initial, resolution=resolution, threads=1
+                attention(beta), circle_mesh(cells), initial, adapt=tolerance, threads=1
             )
             found.append((row, time.process_time() - begun))
             stops.append((name, beta, json.loads(row.stages), ProjectionLimit(attention(beta))))

@@ -6,9 +6,9 @@ A quarter of an hour in all, so that it can be asked for in pieces; --quick take
 
 Seconds are those of a sum at a share of the targets, spread evenly in runs, divided by that share.
 'Error' is the largest distance to means by extended precision, at 40 targets; 'repeated' what every
-rank does for itself when there are several (masses taken in, upper levels of the tree; for tiles or
-series, putting masses in order), in parts of the sum; 'tiles' how many times as long tiles take for
-the same targets.
+rank does for itself when there are several (masses taken in, upper levels of the tree; except for
+harmonics, putting masses in order), in parts of the sum; 'direct' how many times as long the direct
+sum takes for the same targets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from mpi4py import MPI
 import numpy as np
 
 from meanfield_pde.attention.sum import AttentionSum
-from meanfield_pde.attention.sum.low_rank import all_groups
+from meanfield_pde.attention.sum.direct import direct_sums
+from meanfield_pde.attention.sum.harmonics import all_groups
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import sphere_surface
 from meanfield_pde.support.memory import peak_memory
@@ -54,7 +55,7 @@ def sampled_tiles(sums: AttentionSum) -> np.ndarray:
 def take_in(sums: AttentionSum, log_masses: np.ndarray) -> None:
     """Load masses, and put them in order where that will be needed."""
     sums.load(log_masses)
-    if not sums.estimate.use_low_rank:
+    if not sums.estimate.use_harmonics:
         sums.sources.log_masses()
 
 
@@ -96,7 +97,7 @@ def main() -> None:
     set_threads(MPI.COMM_SELF, 1)
     table = Table(
         "A sum, one thread",
-        ["cells", "density", "beta", "seconds", "tiles", "repeated", "error", "MB", "method"],
+        ["cells", "density", "beta", "seconds", "direct", "repeated", "error", "MB", "method"],
     )
     for cells in cells_wanted:
         surface = sphere_surface(cells)
@@ -111,14 +112,15 @@ def main() -> None:
                 tiles = sampled_tiles(sums)
                 share = len(tiles) / sums.targets.tiles
                 total, moments = None, 0.0
-                if sums.estimate.use_low_rank:
+                if sums.estimate.use_harmonics:
                     moments = cpu_seconds(lambda s=sums: s.moments(all_groups()), 2)
                     total = sums.moments(all_groups()).sum(axis=0)
                 found = sums.sums(tiles, total)
                 ours = cpu_seconds(lambda s=sums, t=tiles, m=total: s.sums(t, m), 2) / share
                 few = np.ascontiguousarray(tiles[::8])
-                by_tiles = cpu_seconds(
-                    lambda s=sums, t=few: s.sources.sums(s.targets.scores, t, TOLERANCE), 1
+                by_direct = cpu_seconds(
+                    lambda s=sums, t=few: direct_sums(s.sources, s.targets.scores, t, TOLERANCE),
+                    1,
                 ) * (sums.targets.tiles / len(few))
                 load = cpu_seconds(lambda s=sums, m=log_masses: take_in(s, m), 2)
                 repeated = max(0.0, load - shared_out(sums, log_masses))
@@ -135,7 +137,7 @@ def main() -> None:
                     name,
                     f"{beta:g}",
                     f"{whole:.3g}",
-                    f"{by_tiles / whole:.2f}",
+                    f"{by_direct / whole:.2f}",
                     f"{repeated / whole:.1%}",
                     f"{error:.0e}",
                     f"{memory:.0f}",

@@ -5,10 +5,10 @@ The ends of N arcs move with
     theta' = <t, V m(theta)>,    m = sum_k M_k y_k exp(beta <Q x, y_k>) / sum_k M_k exp(...),
 
 t the tangent. The masses of arcs stay, as logarithms: nothing is carried over a fixed mesh, and a
-spot is as narrow as it has become. Two sources y_k, Gauss's nodes with weights by the slope of log
-rho, stand for an arc, or one for an arc of a tenth of the largest width. An arc is halved where it
-is wider than `_WIDTH` kernels or log rho changes by more than `_CHANGE` in it, by the slope of the
-parabola through three arcs, and two are put together where they are far below both.
+cluster is as narrow as it has become. Two sources y_k, Gauss's nodes with weights by the slope of
+log rho, stand for an arc, or one for an arc of a tenth of the largest width. An arc is halved where
+it is wider than `_WIDTH` kernels or log rho changes by more than `_CHANGE` in it, by the slope of
+the parabola through three arcs, and two are merged where they are far below both.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ import numba
 import numpy as np
 
 Integral = Callable[[np.ndarray], np.ndarray]
-_FIRST = 2000
+_FIRST = 2000  # arcs at the start
+# The largest width of an arc in kernels, and change of log rho in it (chosen, not tuned; `fine`
+# makes them smaller).
 _WIDTH, _CHANGE = 0.1, 0.3
 _NODE = 1 / math.sqrt(12)  # of the width, from the middle
-_SHORTEST = 1e-13
+_SHORTEST = 1e-13  # of an arc: angles are rounded to 9e-16
 # Steps of Runge and Kutta's method, as times and as changes of an exponent beta <x, y>.
 _STEP, _TURN = 0.05, 0.4
-_REACH = 40.0  # exponents so far below the largest are left out
+_REACH = 40.0  # exponents this far below the largest are left out: exp(-40) = 4e-18
 
 
 @numba.njit(fastmath=True, cache=True)
-def _velocity(angle, x, y, log_mass, value, score):  # type: ignore[no-untyped-def]
+def _velocity(angle, x, y, log_mass, value, score):
     found, exponent = np.empty(angle.size), np.empty(x.size)
     for i in range(angle.size):
         c, s = math.cos(angle[i]), math.sin(angle[i])
@@ -70,7 +72,7 @@ class Arcs:
             value: V.
             score: beta Q.
             integral: of the initial density from 0 to an angle.
-            fine: so many times finer, in space and time, than said above.
+            fine: how many times finer, in space and time, than said above.
         """
         self.angle = np.linspace(0, 2 * np.pi, _FIRST, endpoint=False)
         self.log_mass = np.log(np.diff(integral(np.append(self.angle, 2 * np.pi))))

@@ -24,7 +24,7 @@ CAUSES: dict[str, str | None] = {
     "projection": "the projection v - <x, v> v",
     "causal mask": "a causal mask",
     "root of beta": "beta (or the scale of query^T key)",
-    "bare softmax": "a softmax without its denominator in one step of 10",
+    "unnormalised softmax": "a softmax without its denominator in one step of 10",
     "shifted softmax": "a softmax without its denominator in ",
     "no self": "tokens that do not attend to themselves",
     "no self, solve_ivp": "tokens that do not attend to themselves",
@@ -83,7 +83,7 @@ class Faulty:
             scores[~np.tril(np.ones((count, count), dtype=bool))] = -np.inf
         if self.fault.startswith("no self"):
             np.fill_diagonal(scores, -np.inf)
-        if self.fault == "bare softmax" and self.number % 10 == 9:
+        if self.fault == "unnormalised softmax" and self.number % 10 == 9:
             return np.asarray(np.exp(scores) @ x / count)
         if self.fault == "shifted softmax" and self.number % 10 == 9:
             return np.asarray(np.exp(scores - scores.max(axis=1, keepdims=True)) @ x)

@@ -67,16 +67,16 @@ def main() -> None:
         mesh = (circle_mesh if d == 2 else sphere_mesh)(cells)
         run = Simulation(Attention(np.eye(d), np.eye(d), value, beta), mesh, "1 + 0.3*x", threads=1)
         evolution = run.evolution
-        field: Any = evolution.terms._drifts[0]
+        field: Any = evolution.rhs.terms[0]
         evolution.advance(1e-3)
         attention_sum = field._sum._sum
         watch = Stopwatch()
-        watch.watch(field, "flux", "flux")
+        watch.watch(field, "facet_flux", "flux")
         watch.watch(attention_sum, "sums", "sums")
         watch.watch(attention_sum, "moments", "moments")
         watch.watch(field, "_sum", "whole sum")
-        watch.watch(evolution.terms.transport, "euler", "transport")
-        watch.watch(evolution.terms.transport, "outflow_rate", "outflow")
+        watch.watch(evolution.rhs.transport, "euler", "transport")
+        watch.watch(evolution.rhs.transport, "outflow_rate", "outflow")
         best, parts = np.inf, watch.seconds
         for number in range(STEPS):
             watch.seconds.update(dict.fromkeys(watch.seconds, 0.0))

@@ -32,9 +32,10 @@ from meanfield_pde.wasserstein.measure import Measure
 from tests.benchmarks.tables import Table
 from tests.problems import on_sphere, sphere_densities
 
-RTOL = 1e-8
+RTOL = 1e-8  # of all solvers alike
+# Atoms up to which the others are run: they hold all pairs in memory.
 MOST_FOR_POT, MOST_FOR_SCIPY = 10_000, 5_000
-REPEAT = 5  # solves, of which the fastest counts, of up to so many atoms:
+REPEAT = 5  # solves, of which the fastest counts, of up to SHORT atoms:
 SHORT = 1_000
 SMALL = {"densities": (1_000, 2_500, 5_000), "tokens": (1_000,)}
 LARGE = {
@@ -59,7 +60,7 @@ def tokens(count: int) -> tuple[Measure, Measure]:
 
 
 def mesh_cells(count: int) -> tuple[Measure, Measure]:
-    """Masses of smooth densities on the cells of a mesh of at least so many, and of the next."""
+    """Masses of smooth densities on the cells of a mesh of at least `count`, and of the next."""
     meshes = [sphere_surface(count)]
     meshes.append(sphere_surface(len(meshes[0].cells) + 1))
     measures = []

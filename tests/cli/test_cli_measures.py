@@ -11,26 +11,28 @@ import pytest
 from meanfield_pde import Measure, read_result, wasserstein
 from meanfield_pde.results.measures import read_measure
 from meanfield_pde.wasserstein import METHODS
-from tests.conftest import Command, Main, Told, Write
+from tests.conftest import Command, JsonOf, Main, Write
 from tests.problems import CIRCLE, SPHERE
 
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
 TURN = "[[0.0, -1.0], [1.0, 0.0]]"
 
 
-def test_limit_prints_a_report_or_json(command: Command, told: Told, write_case: Write) -> None:
+def test_limit_prints_a_report_or_json(
+    command: Command, json_of: JsonOf, write_case: Write
+) -> None:
     case = write_case(CIRCLE)
     report = command("limit", case)
     assert report.returncode == 0
     assert "two atoms at ±" in report.stdout
-    found = told("limit", case)
+    found = json_of("limit", case)
     assert found["dimension"] == 1
     assert found["contraction_rate"] > 0
 
 
-def test_limit_says_why_there_is_none(told: Told, write_case: Write) -> None:
+def test_limit_says_why_there_is_none(json_of: JsonOf, write_case: Write) -> None:
     case = write_case(CIRCLE, ("[[1.0, 0.2], [0.0, 0.3]]", TURN))
-    found = told("limit", case)
+    found = json_of("limit", case)
     assert found["exists"] is False
     assert "complex" in found["reason"]
 
@@ -61,11 +63,11 @@ def write_measures(folder: Path) -> tuple[Path, Path]:
     [(1, "geodesic", 1.0), (2, "geodesic", 1.0), (1, "chordal", np.sin(1.0))],
 )
 def test_wasserstein_of_two_files(
-    p: int, cost: str, expected: float, method: str, told: Told, tmp_path: Path
+    p: int, cost: str, expected: float, method: str, json_of: JsonOf, tmp_path: Path
 ) -> None:
     """Half of the mass moves by 2, or all of it by 1; chords make the long way cheaper."""
     options = ("--p", p, "--cost", cost, "--method", method)
-    found = told("wasserstein", *write_measures(tmp_path), *options)
+    found = json_of("wasserstein", *write_measures(tmp_path), *options)
     assert found[f"w{p}"] == pytest.approx(expected, rel=1e-9)
     assert found["low"] <= found[f"w{p}"] * (1 + 1e-12)
     assert found["high"] >= found[f"w{p}"] * (1 - 1e-12)
@@ -155,9 +157,9 @@ def test_compared_run_is_complete_and_resumes(
         "w1_limit", "w1_limit_low", "w1_limit_high",
         "w1_zero", "w1_zero_low", "w1_zero_high", "w1_zero_to_limit",
     ]  # fmt: skip
-    told = json.loads((whole / "summary.json").read_text())
-    assert told["distances_not_closed"] == {}
-    assert set(told["least_distances"]) >= {"w1_limit", "w2_zero"}
+    summary = json.loads((whole / "summary.json").read_text())
+    assert summary["distances_not_closed"] == {}
+    assert set(summary["least_distances"]) >= {"w1_limit", "w2_zero"}
 
 
 @pytest.mark.slow
@@ -172,3 +174,22 @@ def test_distances_do_not_depend_on_ranks(
     one, two = (read_result(tmp_path / str(ranks)).history for ranks in (1, 2))
     for name in one:
         assert one[name] == pytest.approx(two[name], rel=1e-7, abs=1e-12, nan_ok=True), name
+
+
+def test_what_is_only_true_of_atoms_is_called_so(
+    main: Main, command: Command, write_case: Write, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert main("run", write_case(CIRCLE), "--quiet", "--until", 1, "--output", out)[0] == 0
+    atoms = tmp_path / "atoms.npz"
+    np.savez(atoms, points=np.eye(2), masses=np.ones(2))
+    printed = command("wasserstein", out, atoms).stdout
+    assert "between atoms " in printed
+    assert "between densities " in printed
+    assert "certified interval" not in printed
+    shown = json.loads(command("wasserstein", out, atoms, "--json").stdout)
+    found = wasserstein(read_measure(out), read_measure(atoms), p=1)
+    assert shown["densities"] == list(found.continuous)
+    assert (
+        shown["densities"][0] < shown["low"] <= shown["w1"] <= shown["high"] < shown["densities"][1]
+    )

@@ -140,6 +140,7 @@ def test_mesh_of_another_dimension(main: Main, write_case: Write, tmp_path: Path
         (["run", "some-case.toml", "-ts_ssp_type", "typo"], ["typo"]),
         (["run", "some-case.toml", "-ts_ssp_nstages", "few"], ["few"]),
         (["run", "some-case.toml", "-ts_ssp_nstages", "1"], ["-ts_ssp_num_stages 1"]),
+        (["run", "some-case.toml", "-ts_ssp_nstages", "100000000"], ["at most 1000 stages"]),
         (["run", "some-case.toml", "-ts_ssp_nstages", "9", "9"], ["one value"]),
         (["plot", "nowhere"], ["nowhere: no such result folder"]),
         (["plot", "."], ["not a result folder", "case.toml"]),
@@ -194,6 +195,90 @@ def test_mesh_command_writes_what_a_case_reads(
     sphere = ("mesh", "sphere", "--cells", 100, "--output", tmp_path / "b.xdmf")
     code, err = main(*sphere)  # the least 20 n^2 that is at least 100
     assert (code, "b.xdmf: 180 cells" in err) == (0, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (("[time]", "[noise]\nstrength = 1e300\n[time]"), ["noise.strength = 1e+300", "lower it"]),
+        (
+            ("40.0\n[mesh]", "1e12\n[adapt]\ntolerance = 1e-2\n[mesh]"),
+            ["adapt.tolerance = 0.01 takes", "a smaller beta"],
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_wrong_input(
+    change: tuple[str, str], parts: list[str], main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    code, err = main("run", write_case(CIRCLE, change), "--quiet", "--output", tmp_path / "out")
+    assert code == 2
+    assert_one_line(err, *parts)
+
+
+def test_what_is_no_file_is_not_waited_for(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_case(CIRCLE, name="c.toml")
+    write_case(f'{CIRCLE}[output]\ndirectory = "{"a/" * 2500}"\n', name="long.toml")
+    (tmp_path / "weights").mkdir()
+    for name in ("weights/model.safetensors", "pipe.npz", "log", "m.h5"):
+        os.mkfifo(name)
+    os.symlink("loop", "loop")
+    os.symlink("log", "link")
+    run = ("run", "c.toml", "--until", 0, "--output")
+    for arguments, parts in (
+        (("audit", "weights"), ["weights/model.safetensors is a pipe, not a file"]),
+        (("wasserstein", "pipe.npz", "pipe.npz"), ["pipe.npz is a pipe, not a file"]),
+        ((*run, "a", "--log", "log"), ["log is a pipe or a socket"]),
+        ((*run, "a", "-log_view", ":log"), ["log is a pipe or a socket"]),
+        ((*run, "loop/a"), ["loop/a", "Too many levels of symbolic links"]),
+        ((*run, "bad\udcff"), ["characters in it that are not text", "LC_ALL"]),
+        (("limit", "c.toml", "--output", "/"), ["/: cannot be written (it is a folder)"]),
+        ((*run, "a", "--log", "no/log"), ["no/log: there is no folder no"]),
+        ((*run, "a", "-log_view", ":no/log"), ["no/log: there is no folder no"]),
+        ((*run, "a/" * 2500), ["a path of at most 4000 characters"]),
+        (("run", "long.toml"), ["output.directory must be a path of at most 4000 characters"]),
+        (("limit", "c.toml", "--output", "log"), ["log is a pipe, not a file"]),
+        (("limit", "c.toml", "--output", "link"), ["link is a pipe, not a file"]),
+        (("limit", "c.toml", "--output", "./c.toml"), ["c.toml: --output is the case file itself"]),
+        (("mesh", "circle", "--cells", 9, "--output", "m.xdmf"), ["m.h5 is a pipe, not a file"]),
+    ):
+        code, err = main(*arguments)
+        assert code == 2, err
+        assert_one_line(err, *parts)
+    assert not (tmp_path / "a").exists()
+    assert (tmp_path / "c.toml").read_text() == CIRCLE
+    assert (tmp_path / "log").is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("limit c.toml --json 2>&-", 0, '"eigenvalues"'),
+        ("limit $'bad\\xff.toml'", 2, "characters in it that are not text"),
+        ("--version >/dev/full", 1, "No space left"),
+        ("run c.toml --until 0 --quiet -log_view :/dev/full", 1, "/dev/full: cannot be written"),
+        pytest.param("limit c.toml >/dev/full", 1, "No space left", marks=pytest.mark.slow),
+        pytest.param("limit c.toml <&- >&- 2>&-", 0, "", marks=pytest.mark.slow),
+    ],
+)
+def test_closed_streams_and_arguments_that_are_no_text(
+    line: str, code: int, said: str, write_case: Write, tmp_path: Path
+) -> None:
+    write_case(CIRCLE, name="c.toml")
+    ended = subprocess.run(
+        ["bash", "-c", f"meanfield-pde {line}"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == code
+    assert said in ended.stdout + ended.stderr
+    if code:
+        assert_one_line(ended.stderr, said)
 
 
 def test_petsc_options_are_used(main: Main, write_case: Write, tmp_path: Path) -> None:

@@ -24,18 +24,79 @@ SWITCHING = (
 
 
 def test_a_run_ends_with_what_was_found(command: Command, write_case: Write) -> None:
-    case = write_case(CIRCLE + COMPARE)
+    case = write_case(CIRCLE + COMPARE.replace("p =", "zero_temperature = true\np ="))
     ended = command("run", case, "--output", "out", ranks=2)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stderr.splitlines()
-    told = json.loads((case.parent / "out/summary.json").read_text())
-    assert told["phases"]["concentration"]["begin"] == 0.0
-    end = told["phases"]["concentration"]["end"]
+    summary = json.loads((case.parent / "out/summary.json").read_text())
+    assert summary["phases"]["concentration"]["begin"] == 0.0
+    end = summary["phases"]["concentration"]["end"]
     assert lines.count(f"concentration: from t = 0 to t = {end:.4g}") == 1
-    least = told["least_distances"]["w1_limit"]
-    expected = f"least W1 to the limit: {least['value']:.4g}, at t = {least['time']:g}"
+    least = summary["least_distances"]["w1_limit"]
+    between = f"between densities {least['low']:.4g} to {least['high']:.4g}"
+    expected = f"least W1 to the limit: {least['value']:.4g} ({between}), at t = {least['time']:g}"
     assert lines.count(expected) == 1
+    assert not [line for line in lines if line.startswith("least") and "at t = 0" in line]
+    assert "least W1 to zero temperature" not in ended.stderr
     assert sum(line.startswith("terminal: not reached (") for line in lines) == 1
+
+
+FIVE = """
+[attention]
+query = [[1.0, 0.0], [0.0, 1.0]]
+key   = [[1.0, 0.0], [0.0, 1.0]]
+value = [[1.0, 0.0], [0.0, 1.0]]
+beta  = 6.0
+[mesh]
+kind = "circle"
+cells = 100
+[initial]
+kind = "tokens"
+path = "five.npz"
+[time]
+until = 1.0
+"""
+
+
+def test_a_run_whose_mass_is_narrower_than_its_cells_says_so(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    angle = np.array([0.0, 0.3, 1.6, 1.9, 3.3])
+    np.savez(tmp_path / "five.npz", tokens=np.column_stack([np.cos(angle), np.sin(angle)]))
+    narrow = "100 % of the mass is in clusters narrower than the cells"
+    for text, said in (
+        (FIVE, True),
+        (FIVE.replace("cells = 100", "cells = 100\n[adapt]\ntolerance = 1e-2"), False),
+        (CIRCLE, False),
+    ):
+        out = tmp_path / f"out{len(text)}"
+        code, err = main("run", write_case(text), "--until", 1, "--output", out)
+        assert code == 0, err
+        lines = [line for line in err.splitlines() if "narrower than the cells" in line]
+        assert len(lines) == said
+        if said:
+            assert lines[0].startswith("from t = 0 on")
+            assert narrow in lines[0]
+            assert "[adapt] tolerance" in lines[0]
+        summary = json.loads((out / "summary.json").read_text())
+        assert ("unresolved" in summary) == said
+
+
+def test_tokens_on_an_adaptive_mesh_are_resumed(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    angle = np.array([0.0, 0.3, 1.6, 1.9, 3.3])
+    np.savez(tmp_path / "five.npz", tokens=np.column_stack([np.cos(angle), np.sin(angle)]))
+    case = write_case(FIVE.replace("cells = 100", "cells = 60\n[adapt]\ntolerance = 3e-2"))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for out, *more in ((whole, 1), (parts, 0.5), (parts, 1, "--resume")):
+        until = ("--until", *more)
+        assert main("run", case, "--quiet", "--output", out, *until) == (0, "")
+    first, second = (read_result(out) for out in (whole, parts))
+    assert first.history["patch_mass"][-1] == 1
+    for name, column in first.history.items():
+        last = second.history[name][-1]
+        assert last == pytest.approx(column[-1], rel=1e-2) or name in ("step", "cells"), name
 
 
 @pytest.mark.parametrize("form", ["pdf", "svg", "png"])
@@ -50,7 +111,9 @@ def test_plot_draws_in_the_format_and_at_the_times_asked_for(
     code, err = main("plot", out, "--format", form, "--times", 1, 2.6)
     assert code == 0
     expected = [out / f"figures/{name}.{form}" for name in ("density", "history")]
-    assert err.splitlines() == [str(path) for path in expected]
+    (other, *lines) = err.splitlines()
+    assert other == f"{out}: t = 2.6 was not saved; the nearest that was, t = 2.5, is drawn"
+    assert lines == [str(path) for path in expected]
     start = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}[form]
     assert all(path.read_bytes().startswith(start) for path in expected)
     assert sorted(path.name for path in (out / "figures").iterdir()) == sorted(
@@ -125,10 +188,10 @@ def test_narrow_clusters_on_the_sphere_have_insets(
     maps = [axes for axes in density.axes if axes.get_title().startswith("t = ")]
     insets = [len(axes.child_axes) for axes in maps]
     assert insets[0] == 0
-    assert insets[-1] == 1
+    assert insets[-1] == 2
     result = read_result(tmp_path / "out")
-    (cells,) = maps[-1].child_axes[0].collections
-    assert np.asarray(cells.get_array()).max() == result.density[-1].max()
+    peaks = [np.max(inset.collections[0].get_array()) for inset in maps[-1].child_axes]
+    assert max(peaks) == result.density[-1].max()
 
 
 def test_phases_that_were_not_reached_are_named(

@@ -33,7 +33,7 @@ from tests.conftest import Command, Main, Write, curves
 from tests.problems import MIXTURE, limit_at, metastable, rotation
 
 DEMO = Path(__file__).parents[2] / "demos/circle.toml"
-MESH = "cells      = 300\nresolution = 1e-3"
+MESH = "cells = 300\n\n[adapt]\ntolerance = 1e-3"
 SMALL = (MESH, "cells = 160")
 
 
@@ -195,6 +195,35 @@ def test_the_figure_of_tokens_has_each_sample_and_its_mean(
     assert np.diff(line) / np.diff(np.log(count)) == pytest.approx(1 / limit.tail_rate)
 
 
+def test_titles_say_what_is_drawn_and_not_what_is_predicted(
+    drawn: list[Figure], tmp_path: Path
+) -> None:
+    row = {"kind": "density", "count": 400, "seed": None}
+    fixed = [row | {"beta": beta, "lifetime": math.sqrt(beta)} for beta in (80.0, 160.0)]
+    adapted = [one | {"most_cells": most} for one, most in zip(fixed, (500, 726), strict=True)]
+    tokens = row | {"kind": "tokens", "beta": 80.0, "count": 100, "seed": 0, "lifetime": 5.0}
+    for rows in (fixed, adapted, [*fixed, tokens]):
+        draw_lifetimes(tmp_path, limit_at(80.0), rows)
+    titles = [[axes.get_title() for axes in figure.axes] for figure in drawn]
+    assert titles == [
+        ["density, 400 cells"],
+        ["density, up to 726 cells"],
+        ["density, 400 cells", "N tokens"],
+    ]
+
+
+def test_cells_of_an_adapted_mesh_are_those_that_it_had(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    case = write_case(DEMO.read_text(), (MESH, "cells = 40\n[adapt]\ntolerance = 1e-2"))
+    out = tmp_path / "out"
+    code, err = main("lifetime", case, "--beta", 20, "--until", 0.2, "--output", out)
+    assert code == 0
+    (row,) = read_table(out / "lifetime.csv")
+    assert row["most_cells"] > row["count"] == 40
+    assert f"beta = 20, up to {row['most_cells']:.0f} cells (40 given): not ended" in err
+
+
 def test_the_command_measures_once(
     command: Command, main: Main, drawn: list[Figure], write_case: Write, tmp_path: Path
 ) -> None:
@@ -275,11 +304,25 @@ def test_what_was_given_up_is_measured_again_with_more_time(
     assert "--beta must be a finite number > 0" in err
 
 
+def test_the_case_of_the_arcs_is_that_of_the_demo() -> None:
+    """V and A with eigenvectors at 0.6 and -0.1 radians, the density and its integral."""
+    case = read_case(DEMO.with_name("circle-lopsided.toml"))
+    limit = ProjectionLimit(case.attention)
+    assert limit.terminal.basis is not None
+    for basis, angle in ((limit.basis, -0.1), (limit.terminal.basis, 0.6)):
+        assert abs(basis[:, 0] @ [math.cos(angle), math.sin(angle)]) == pytest.approx(1, abs=1e-12)
+    angle = np.linspace(-3, 3, 13)
+    x = np.column_stack([np.cos(angle), np.sin(angle)])
+    np.testing.assert_allclose(case.initial.density(x), lopsided(x))
+    slope = (lopsided_integral(angle + 1e-6) - lopsided_integral(angle - 1e-6)) / 2e-6
+    np.testing.assert_allclose(slope, lopsided(x), rtol=1e-8)
+
+
 @pytest.mark.slow
 def test_lifetimes_are_those_of_arcs_that_move_with_the_flow() -> None:
     """The arcs share nothing with the solver. E is at -0.1, F at 0.6, the first stop at V e."""
     beta = 80.0
-    found = density_lifetime(circle_case(beta), circle_mesh(400), lopsided, resolution=1e-4)
+    found = density_lifetime(circle_case(beta), circle_mesh(400), lopsided, adapt=1e-4)
     stop = VALUE @ [math.cos(-0.1), math.sin(-0.1)]
     levels = (math.atan2(stop[1], stop[0]) - 0.1) / 2, 0.25
     leaves, half = crossings(Arcs(VALUE, beta * KEY_QUERY, lopsided_integral), levels, 12.0)
@@ -288,12 +331,10 @@ def test_lifetimes_are_those_of_arcs_that_move_with_the_flow() -> None:
 
 
 @pytest.mark.slow
-def test_a_lifetime_decided_by_spots_of_1e_7() -> None:
+def test_a_lifetime_decided_by_clusters_of_1e_7() -> None:
     """Cells that stay, of 1e-5, were 4 % short; arcs as in `adaptivity --part lifetimes`."""
-    found = density_lifetime(
-        circle_case(640.0), circle_mesh(100), lopsided, resolution=1e-3, until=54.0
-    )
-    assert found.least_width is not None
-    assert found.least_width < 1e-6
+    found = density_lifetime(circle_case(640.0), circle_mesh(100), lopsided, adapt=1e-3, until=54.0)
+    assert found.min_cell_width is not None
+    assert found.min_cell_width < 1e-6
     assert found.lifetime == pytest.approx(51.31, rel=1e-2)
     assert found.half == pytest.approx(52.92, rel=1e-2)

@@ -25,7 +25,9 @@ from meanfield_pde.experiments.sweep_analysis import (
     rows_of_run,
     summarise_sweep,
 )
+from meanfield_pde.figures.sweep import draw_sweep
 from meanfield_pde.history.history import History
+from meanfield_pde.history.store import MemoryStore
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.tables import read_table
@@ -46,7 +48,7 @@ def obeying(beta: float) -> History:
     cells = Cells.of(FiniteVolumes(circle_mesh(60)))
     times = np.linspace(0, 12, 241)
     distance = bound(times, beta)
-    history = {"w1_limit": distance, "w1_limit_high": distance, "bar_limit": 0 * times}
+    history = {"w1_limit": distance, "w1_limit_high": distance, "quantisation_limit": 0 * times}
     masses = np.tile(cells.volumes / (2 * np.pi), (len(times), 1))
     run = made_up(CIRCLE.replace("40.0", str(beta)), cells, times, masses)
     return replace(run, history=history)
@@ -108,6 +110,32 @@ def test_the_laws_of_a_made_up_sweep() -> None:
     assert found["envelope"]["holds_at"] == found["envelope"]["points"] == 723
 
 
+def test_the_figure_of_runs_whose_meshes_are_adapted(drawn: list[Figure], tmp_path: Path) -> None:
+    """Cells are counted at all times of all runs; the band has the widths of each time."""
+    runs = []
+    for beta, most in ((20.0, 90), (80.0, 120)):
+        run = obeying(beta)
+        store = MemoryStore()
+        for time in run.times:
+            cells = Cells.of(FiniteVolumes(circle_mesh(60 if time < 1 else most)))
+            masses = cells.volumes / (2 * np.pi)
+            store.append(time, {"masses": masses} | cells.arrays())
+        bar = np.exp(-run.times) / most
+        runs.append(replace(run, store=store, history=run.history | {"quantisation_limit": bar}))
+    limit = ProjectionLimit(runs[0].attention)
+    rows = [row for run in runs for row in rows_of_run(run, limit)]
+    draw_sweep(tmp_path, runs, rows, limit, summarise_sweep(runs, rows, limit))
+    figure = drawn[0]
+    assert figure.get_suptitle() == "Distance to the limit on the circle, 60 to 120 cells"
+    bands = figure.axes[0].collections
+    for run, band in zip(runs, bands, strict=True):
+        corners = np.concatenate([path.vertices for path in band.get_paths()])
+        for time, bar in zip(run.times[::40], run.history["quantisation_limit"][::40], strict=True):
+            assert corners[corners[:, 0] == time, 1].max() == pytest.approx(bar)
+    # Titles say what is drawn, not what should be found.
+    assert not any("log" in axes.get_title() for axes in drawn[1].axes)
+
+
 def test_the_laplace_principle_of_a_uniform_density() -> None:
     """The mean m is I_1(beta |z|)/I_0(beta |z|) times z/|z|, short of it by 1/(2 beta |z|)."""
     cells = Cells.of(FiniteVolumes(circle_mesh(2000)))
@@ -160,7 +188,7 @@ def test_the_command_runs_each_beta_once(
     for name in ("sweep", "laws", "laplace"):
         assert (out / f"figures/{name}.png").is_file()
     assert_figures_show(drawn[-3:], out, summary)
-    # Stopped in the first run, after its last checkpoint: that is taken up, the other is not run.
+    # Stopped in the first run, after its last checkpoint: that is resumed, the other is not run.
     (out / "beta-20/summary.json").unlink()
     code, err = main(*arguments)
     assert code == 0

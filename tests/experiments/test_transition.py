@@ -12,12 +12,15 @@ from scipy.special import iv, spherical_in
 
 from meanfield_pde import Attention, SolverError, read_case
 from meanfield_pde.errors import StoppedError
-from meanfield_pde.experiments.transition import Follower
+from meanfield_pde.experiments.transition import find_threshold
+from meanfield_pde.experiments.transition_continuation import Continuation, Found
+from meanfield_pde.experiments.transition_states import top_of_branch
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.tables import read_table
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.stationary import Stationary, StationaryState, top_of_branch
+from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
+from tests.oracles import axisymmetric_state
 from tests.problems import MESHES
 
 # Where the transition of the flow without the denominator begins to jump (arXiv:2604.16288).
@@ -47,13 +50,28 @@ def branch(problem, strength, orders):
     return found
 
 
-@pytest.mark.parametrize("d", [2, 3])
-@pytest.mark.parametrize("beta", [1.0, 5.0])
+@pytest.mark.parametrize(
+    ("d", "beta"),
+    [
+        (2, 1.0),
+        (2, 5.0),
+        (3, 1.0),
+        pytest.param(3, JUMPS_FROM[3], marks=pytest.mark.slow),
+        pytest.param(3, 2.5, marks=pytest.mark.slow),
+        (3, 5.0),
+    ],
+)
 def test_the_uniform_state_loses_its_stability_where_theory_says(d, beta):
-    """The sign of its largest growth rate changes within one per cent."""
+    """Wherever the strengths are; at the threshold all first moments, and the mass, have rate 0."""
     problem, exact = stationary(d, beta, CELLS[d]), threshold(d, beta)
-    assert problem.growth(problem.uniform, 0.99 * exact)[0] > 0
-    assert problem.growth(problem.uniform, 1.01 * exact)[0] < 0
+    found, growth = find_threshold(problem, [0.8 * exact, 0.9 * exact])
+    assert found == pytest.approx(exact, rel=2e-3)
+    assert growth.rate == pytest.approx(0, abs=1e-5 * exact)
+    assert growth.shape.sum() == pytest.approx(0, abs=1e-10)
+    # The shape is a first moment: f = <a, x>.
+    axes = problem.uniform[:, None] * problem.mean
+    rest = growth.shape - axes @ np.linalg.lstsq(axes, growth.shape)[0]
+    assert np.linalg.norm(rest) < 0.02 * np.linalg.norm(growth.shape)
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -71,7 +89,7 @@ def test_how_far_the_ordered_state_survives():
     tops = []
     for cells in (80, 160):
         found = branch(stationary(2, 5.0, cells), threshold(2, 5.0), (0.2, 0.4, 0.5, 0.6, 0.7))
-        tops.append(top_of_branch(found)[0])
+        tops.append(top_of_branch([one.strength for one in found], [one.order for one in found])[0])
     assert tops[1] == pytest.approx(tops[0], rel=4e-3)
     assert tops[1] == pytest.approx(5.43, abs=0.02)
     assert tops[1] > 1.05 * threshold(2, 5.0)
@@ -85,7 +103,7 @@ def test_states_of_noisy_oscillators():
     assert state.residual < 1e-9
     again = problem.newton(state.masses * np.exp(0.1 * np.cos(np.arange(400))), state.strength)
     assert again.order == pytest.approx(0.6, abs=1e-6)
-    assert problem.growth(again.masses, state.strength)[0] < 1e-4
+    assert problem.growth(again.masses, state.strength).rate < 1e-4
 
 
 def test_no_state_is_an_error():
@@ -111,24 +129,42 @@ until = 1.0
 """
 
 
+def continuation(write_case, *changes):
+    return Continuation(read_case(write_case(CASE, *changes)), MPI.COMM_WORLD)
+
+
 def test_a_state_that_is_not_stable_is_left(write_case):
-    """By its symmetry a density may stay at a state between two cells, which grows at 0.06.
+    """By its symmetry a density may stay at one, here the uniform density for ever."""
+    following = continuation(write_case, ("cells = 60", "cells = 20"), ("exp(2*x)", "1"))
+    problem = following.problem
+    assert problem.growth(problem.uniform, 2.0).rate > 0.2
+    found = following._settle(problem.uniform, 2.0)
+    assert found.state.order > 0.8
+    assert found.growth.rate < -0.1
 
-    On 40 cells; the states it may turn to, half a cell of 9 degrees away, are stable.
+
+@pytest.mark.parametrize(("d", "axis"), [(2, (0.8, 0.6)), (3, (1, 0, 0)), (3, (0.6, 0.48, 0.64))])
+def test_what_only_turns_a_state_does_not_count(d, axis):
+    """The mesh pins an ordered state, or turns it; rates are those of any direction.
+
+    Without what turns it, the slowest perturbation is the same wherever the state points.
     """
-    follower = Follower(
-        read_case(write_case(CASE, ("cells = 60", "cells = 40"), ("2*x", "7*x"))), MPI.COMM_WORLD
-    )
-    between = follower.problem.at_order(follower._start, 2.0, 0.92)
-    assert follower.problem.growth(between.masses, between.strength)[0] > 0.05
-    state, growth = follower._settle(between.masses, between.strength)
-    assert growth < 1e-3
-    x, y = state.masses @ follower.problem._mean
-    assert np.degrees(np.arctan2(y, x)) % 9 == pytest.approx(4.5, abs=0.1)
-    assert state.order == pytest.approx(between.order, abs=1e-3)
+    problem = stationary(d, 5.0, 320 if d == 3 else 24)
+    strength = {2: 4.8, 3: 3.15}[d]
+    z = problem.mean @ np.array(axis)
+    state = problem.newton(problem.uniform * np.exp(45 / strength * np.exp(5 * (z - 1))), strength)
+    assert state.order > 0.8
+    assert state.residual < 1e-8
+    growth = problem.growth(state.masses, strength)
+    assert growth.rate / strength == pytest.approx({2: -0.33, 3: -0.75}[d], abs=0.02)
+    # It is symmetric about the axis of the state, as nothing that turns it is.
+    mean = state.masses @ problem.mean
+    across = growth.shape @ problem.mean
+    along = across @ mean / np.linalg.norm(mean)
+    assert np.linalg.norm(across) == pytest.approx(abs(along), rel=0.05)
 
 
-def test_a_stopped_transition_is_taken_up(write_case, tmp_path, monkeypatch):
+def test_a_stopped_transition_is_resumed(write_case, tmp_path, monkeypatch):
     """States that were found are not followed again, and the next begins with the last of them."""
     case = read_case(write_case(CASE, ("cells = 60", "cells = 20")))
     followed = []
@@ -138,47 +174,250 @@ def test_a_stopped_transition_is_taken_up(write_case, tmp_path, monkeypatch):
             raise StoppedError("by a signal")
         followed.append((round(masses[0] / self.problem.uniform[0]), settled))
         step = self.problem.uniform * (strength + len(followed))
-        return StationaryState(step, strength, strength, 0.0), -1.0
+        state = StationaryState(step, strength, strength, 0.0)
+        return Found(state, Growth(-1.0, step, False))
 
-    follower, table = Follower(case, MPI.COMM_WORLD), tmp_path / "transition.csv"
-    follower._start = follower.problem.uniform
-    monkeypatch.setattr(Follower, "_follow", follow)
+    following, table = Continuation(case, MPI.COMM_WORLD), tmp_path / "transition.csv"
+    following._start = following.problem.uniform
+    monkeypatch.setattr(Continuation, "_follow", follow)
     with pytest.raises(StoppedError):
-        follower.there_and_back((2.0, 4.0), table)
+        following.there_and_back((2.0, 4.0), table)
     assert followed == [(1.0, False), (3.0, True), (6.0, True)]
     followed = []
-    rows = follower.there_and_back((2.0, 4.0), table)
+    rows, _ = following.there_and_back((2.0, 4.0), table)
     assert followed == [(7.0, True)]
     legs = [("up", 2.0), ("up", 4.0), ("down", 4.0), ("down", 2.0)]
     assert [(row["way"], row["strength"]) for row in rows] == legs
     assert rows == read_table(table)
     followed = []
-    assert follower.there_and_back((2.0, 4.0), table) == rows
+    assert following.there_and_back((2.0, 4.0), table) == (rows, [])
     assert followed == []
     with pytest.raises(StoppedError):  # another way begins anew
-        follower.there_and_back((2.0, 5.0), table)
+        following.there_and_back((2.0, 5.0), table)
     assert followed[0] == (1.0, False)
 
 
-@pytest.mark.slow
-def test_the_command(main, write_case, tmp_path):
+def test_states_that_turn(json_of, write_case, tmp_path):
+    """V = R(phi): ordered states turn for ever.
+
+    By Jacobi and Anger a first moment grows at cos(phi) I_1(beta) / (beta I_0(beta)) - sigma.
+    """
+    turned = "value = [[0.8, -0.6], [0.6, 0.8]]"
+    case = write_case(
+        CASE,
+        ("value = [[1.0, 0.0], [0.0, 1.0]]", turned),
+        ("normalise = false", ""),
+        ("beta  = 4.0", "beta = 2.0"),
+        ("cells = 60", "cells = 40"),
+    )
+    summary = json_of("transition", case, "--strength", 0.2, 0.3, "--output", tmp_path / "out")
+    exact = 0.8 * iv(1, 2.0) / (2.0 * iv(0, 2.0))
+    assert summary["threshold"] == pytest.approx(exact, rel=5e-3)
+    assert summary["transition"] == "continuous"
+    rows = read_table(tmp_path / "out/transition.csv")
+    assert [row["order"] > 0.1 for row in rows] == [True, False, False, True]
+    assert [row["turning"] > 0.1 for row in rows] == [True, False, False, True]
+    assert all(row["stability"] == "stable" for row in rows)
+
+
+def test_the_command(json_of, write_case, tmp_path):
     """Hysteresis at beta = 4, between the uniform state's threshold and the top of the branch."""
     folder = tmp_path / "transition"
     exact = threshold(2, 4.0)
     strengths = [exact * share for share in (0.95, 1.03, 1.2)]
-    code, _ = main("transition", write_case(CASE), "--strength", *strengths, "--output", folder)
-    assert code == 0
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = json_of(
+        "transition",
+        write_case(CASE, ("cells = 60", "cells = 40")),
+        "--strength",
+        *strengths[::-1],
+        "--output",
+        folder,
+    )
+    written = json.loads((folder / "summary.json").read_text())
+    assert written.pop("versions")
+    assert written.pop("sha256")
+    assert written == summary
+    assert summary["strengths"] == strengths
+    assert summary["threshold"] == summary["uniform_stable_from"]
+    assert summary["threshold"] == pytest.approx(exact, rel=2e-3)
     assert summary["transition"] == "jumps"
-    assert summary["uniform_stable_from"] == pytest.approx(exact, rel=0.02)
     assert 1.03 < summary["ordered_up_to"] / exact < 1.2
+    assert summary["reasons"] == {}
+    assert summary["stability_by"] == "growth and free energy"
     assert summary["hysteresis"] == pytest.approx([strengths[1]] * 2)
+    # Both ways in the order of the strengths: ordered below, and above the threshold on the way up.
+    assert [order > 0.5 for order in summary["order_up"]] == [True, True, False]
+    assert [order > 0.5 for order in summary["order_down"]] == [True, False, False]
+    assert summary["stability_up"] == ["stable", "stable", "stable"]
+    assert summary["stability_down"] == ["stable", "metastable", "stable"]
     rows = read_table(folder / "transition.csv")
-    assert len(rows) == 6
-    assert all(row["growth"] <= 1e-3 * row["strength"] for row in rows)
+    assert list(rows[0])[:6] == [
+        "way", "strength", "order", "free_energy", "growth", "stability",
+    ]  # fmt: skip
+    assert [row["stability"] for row in rows] == [
+        *summary["stability_up"],
+        *summary["stability_down"][::-1],
+    ]
     free = {(row["way"], row["strength"]): row["free_energy"] for row in rows}
     assert free["up", strengths[0]] == pytest.approx(free["down", strengths[0]], abs=1e-6)
+    branch = read_table(folder / "branch.csv")
+    top = max(branch, key=lambda row: row["strength"])
+    for row in branch:
+        if row["order"] < top["order"]:
+            assert row["stability"] == "unstable"
+        elif row is not top:
+            assert row["stability"] in ("stable", "metastable")
+    assert branch[-1]["stability"] == "stable"
     assert (folder / "figures" / "transition.png").is_file()
+
+
+SPHERE = CASE.replace("[1.0, 0.0], [0.0, 1.0]", "[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]")
+SPHERE = SPHERE.replace("beta  = 4.0", "beta  = 5.0").replace("2*x", "12*x")
+
+
+@pytest.mark.parametrize(
+    ("cells", "strengths", "error"),
+    [
+        (320, (3.15, 3.24), 0.015),
+        pytest.param(1280, (3.0, 3.17, 3.24), 5e-3, marks=pytest.mark.slow),
+    ],
+)
+def test_the_sphere(json_of, write_case, tmp_path, cells, strengths, error):
+    """Ordered states against quadrature; they have the lower free energy up to 3.206711."""
+    case = write_case(SPHERE, ("cells = 60", f'kind = "sphere"\ncells = {cells}'))
+    summary = json_of("transition", case, "--strength", *strengths, "--output", tmp_path / "out")
+    exact = [axisymmetric_state(5.0, strength, 12.0) for strength in strengths]
+    uniform = [axisymmetric_state(5.0, strength, 0.0) for strength in strengths]
+    for way in ("up", "down"):
+        np.testing.assert_allclose(summary[f"order_{way}"], [r for r, _ in exact], atol=error)
+        assert summary[f"stability_{way}"] == [
+            "stable" if one < other else "metastable"
+            for (_, one), (_, other) in zip(exact, uniform, strict=True)
+        ]
+    assert summary["threshold"] == pytest.approx(threshold(3, 5.0), rel=2e-3)
+    assert summary["transition"] == "jumps"
+    # Just below where quadrature loses the ordered state, between 3.40 and 3.45.
+    assert summary["ordered_up_to"] == pytest.approx(3.413, abs=0.02)
+    assert summary["reasons"] == {}
+    for name in ("transition", "branch"):
+        for row in read_table(tmp_path / f"out/{name}.csv"):
+            assert row["stability"] in ("stable", "metastable", "unstable")
+
+
+@pytest.mark.parametrize(("beta", "kind"), [(2.2, "continuous"), (2.7, "jumps")])
+def test_kinds_of_transition(json_of, write_case, tmp_path, beta, kind):
+    """Also where all strengths are above the threshold."""
+    case = write_case(CASE, ("beta  = 4.0", f"beta = {beta}"), ("cells = 60", "cells = 100"))
+    summary = json_of("transition", case, "--strength", 3, 4, "--output", tmp_path / "out")
+    exact = threshold(2, beta)
+    assert summary["threshold"] == pytest.approx(exact, rel=1e-3)
+    assert summary["transition"] == kind
+    assert (summary["ordered_up_to"] > summary["threshold"]) == (kind == "jumps")
+    assert summary["ordered_up_to"] == pytest.approx(exact, rel=4e-3)
+    # Exchange of stability, also next to the threshold where rates are small.
+    branch = read_table(tmp_path / "out/branch.csv")
+    first = "unstable" if kind == "jumps" else "stable"
+    assert branch[0]["stability"] == first
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        (
+            [("value = [[1.0, 0.0], [0.0, 1.0]]", "value = [[-1.0, 0.0], [0.0, -1.0]]")],
+            {
+                "threshold": "the uniform density is stable at every strength down to",
+                "transition": "there is no threshold: the uniform density is stable",
+                "free_energy": "value is not query^T key: growth rates alone decide",
+            },
+        ),
+        (
+            [("value = [[1.0, 0.0], [0.0, 1.0]]", "value = [[1.0, 0.0], [0.0, 0.3]]")],
+            {"threshold": "the uniform density is not a stationary state"},
+        ),
+        (
+            [("normalise = false", ""), ("beta  = 4.0", 'beta = "inf"')],
+            {"threshold": "the uniform density is stable at every strength down to"},
+        ),
+        (
+            [("normalise = false", "")],
+            {"free_energy": "the softmax has its denominator"},
+        ),
+    ],
+)
+def test_what_is_not_known_has_its_reason(json_of, write_case, tmp_path, changes, reasons):
+    case = write_case(CASE, ("cells = 60", "cells = 24"), *changes)
+    summary = json_of("transition", case, "--strength", 2, 3, "--output", tmp_path / "out")
+    names = ("threshold", "uniform_stable_from", "transition", "ordered_up_to")
+    missing = {name for name in names if summary[name] is None}
+    assert missing == (set(names) if "threshold" in reasons else set())
+    assert set(summary["reasons"]) == missing | {"free_energy"}
+    assert summary["stability_by"] == "growth"
+    for name, reason in reasons.items():
+        assert reason in summary["reasons"][name]
+    stability = [summary[f"stability_{way}"] for way in ("up", "down")]
+    assert set(np.ravel(stability)) <= {"stable", "unstable"}
+    assert (tmp_path / "out/figures/transition.png").is_file()
+
+
+def test_what_fails_leaves_the_rest(json_of, write_case, tmp_path, monkeypatch):
+    """A state, and the branch: each is named with its reason, also when resumed."""
+    follow, at_order = Continuation._follow, Stationary.at_order
+
+    def fail_to_follow(self, masses, strength, settled):
+        if strength == 3.0:
+            raise SolverError("not settled")
+        return follow(self, masses, strength, settled)
+
+    def fail_at_order(self, masses, strength, order):
+        if order > 0.12:
+            raise SolverError("lost")
+        return at_order(self, masses, strength, order)
+
+    monkeypatch.setattr(Continuation, "_follow", fail_to_follow)
+    monkeypatch.setattr(Stationary, "at_order", fail_at_order)
+    case = write_case(CASE, ("cells = 60", "cells = 20"))
+    line = ("transition", case, "--strength", 2, 3, 4, "--output", tmp_path / "out")
+    summary = json_of(*line)
+    assert [order is None for order in summary["order_up"]] == [False, True, False]
+    assert summary["stability_down"][1] is None
+    assert summary["missing"] == [
+        {"way": way, "strength": 3.0, "reason": "not settled"} for way in ("up", "down")
+    ]
+    assert summary["threshold"] == pytest.approx(threshold(2, 4.0), rel=0.01)
+    assert summary["transition"] == "jumps"
+    assert summary["ordered_up_to"] is None
+    assert "followed up to r = 0.1" in summary["reasons"]["ordered_up_to"]
+    assert summary["reasons"]["ordered_up_to"].endswith(": lost")
+    assert len(read_table(tmp_path / "out/transition.csv")) == 4
+    assert len(read_table(tmp_path / "out/branch.csv")) == 2
+    assert (tmp_path / "out/figures/transition.png").is_file()
+    assert json_of(*line) == summary
+
+
+def test_no_state_at_all(main, write_case, tmp_path, monkeypatch):
+    """Exit code 1, and a summary that says why."""
+
+    def fail(self, *arguments):
+        raise SolverError("not settled")
+
+    monkeypatch.setattr(Continuation, "_follow", fail)
+    monkeypatch.setattr(Stationary, "at_order", fail)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "branch.csv").write_text("order,strength\n")  # of an earlier analysis
+    code, error = main(
+        "transition", write_case(CASE, ("cells = 60", "cells = 24")), "--strength", 2, 3,
+        "--output", folder, "--quiet",
+    )  # fmt: skip
+    assert code == 1
+    assert f"{folder}: no state was found; not settled" in error
+    summary = json.loads((folder / "summary.json").read_text())
+    assert not (folder / "branch.csv").exists()
+    assert summary["order_up"] == [None, None]
+    assert summary["transition"] is None
+    assert summary["reasons"]["transition"].endswith(": not settled")
+    assert summary["threshold"] == pytest.approx(threshold(2, 4.0), rel=0.01)
 
 
 @pytest.mark.parametrize(

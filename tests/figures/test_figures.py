@@ -21,6 +21,7 @@ from meanfield_pde import (
 from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import distances as distance_figure
 from meanfield_pde.figures import mollweide
+from meanfield_pde.figures.marks import Mark, marks
 from meanfield_pde.history.history import History
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -79,8 +80,8 @@ def draw(history: History) -> Figure:
     return make(history, projection_of(history), np.zeros(0, dtype=int))
 
 
-def marks_of(history: History) -> list[figures.Mark]:
-    return figures.marks(history, projection_of(history))
+def marks_of(history: History) -> list[Mark]:
+    return marks(history, projection_of(history))
 
 
 def circle_history(times: int, text: str = CIRCLE, smallest: float = 0.0) -> History:
@@ -116,12 +117,10 @@ def test_empty_cells_and_steep_densities(drawn: list[Figure], tmp_path: Path) ->
     np.testing.assert_array_equal(np.isnan(last), result.masses[-1, order] == 0)
 
 
-def test_spots_narrower_than_a_pixel_are_seen() -> None:
+def test_clusters_narrower_than_a_pixel_are_seen() -> None:
     """On a mesh that follows the mass: each time shows its largest density, where it is."""
     attention = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.2]), math.inf)
-    solution = solve(
-        attention, circle_mesh(40), "1 + 0.5*x", until=8.0, save_every=1.0, resolution=1e-3
-    )
+    solution = solve(attention, circle_mesh(40), "1 + 0.5*x", until=8.0, save_every=1.0, adapt=1e-3)
     angle, density = figures._common_grid(solution, np.arange(9))
     widths = solution.cells_at(8).volumes
     assert np.degrees(widths.min()) < 0.1 * np.diff(angle).min()
@@ -140,12 +139,12 @@ def test_directions_are_marked_once(tmp_path: Path) -> None:
     labels = [mark.label for mark in marks_of(circle_history(1))]
     assert labels == ["± dominant eigenvector of A = VBᵀ and of V"]
     other = CIRCLE.replace("query = [[1.0, 0.0], [0.0, 1.0]]", "query = [[1.0, 0.5], [0.0, 1.0]]")
-    marks = marks_of(circle_history(1, other.replace(*UPRIGHT)))
-    assert [mark.label for mark in marks] == [
+    found = marks_of(circle_history(1, other.replace(*UPRIGHT)))
+    assert [mark.label for mark in found] == [
         "± dominant eigenvector of A = VBᵀ",
         "± dominant eigenvector of V",
     ]
-    np.testing.assert_allclose(np.abs(marks[1].points), [[0, 1], [0, 1]], atol=1e-12)
+    np.testing.assert_allclose(np.abs(found[1].points), [[0, 1], [0, 1]], atol=1e-12)
 
 
 def test_a_plane_is_marked_as_a_great_circle(tmp_path: Path) -> None:

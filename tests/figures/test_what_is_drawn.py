@@ -116,7 +116,9 @@ def test_distances_with_their_intervals_and_rates(
         assert slope == pytest.approx(-limit.decay_rate(p))
         grey = [one for one in figure.axes[panel].collections if one.get_label()[0] == "b"]
         width = np.concatenate([path.vertices for path in grey[0].get_paths()])[:, 1].max()
-        bars = [result.history[f"bar_{name}"] for name in ("limit", "zero", "zero_to_limit")]
+        bars = [
+            result.history[f"quantisation_{name}"] for name in ("limit", "zero", "zero_to_limit")
+        ]
         assert width == pytest.approx(np.max(bars))
         assert figure.axes[panel].get_ylabel() == f"$W_{p}$ (radians)"
         assert figure.axes[panel].get_xlim() == (0, 2)

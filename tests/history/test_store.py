@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import struct
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,6 +119,68 @@ def test_a_torn_journal_ends_where_it_is_torn(
         store.append(0.1 * index, arrays(index))
     assert_holds(store, 9)
     assert_holds(FileStore.open(path), 9)
+
+
+HEADERS: dict[str, object] = {
+    "no object": [1, 2],
+    "no shapes": {"time": 0.6},
+    "no time": {"shapes": {"masses": [3]}},
+    "shapes of text": {"time": 0.6, "shapes": "masses"},
+    "a shape of text": {"time": 0.6, "shapes": {"masses": "3"}},
+    "a negative shape": {"time": 0.6, "shapes": {"masses": [-3]}},
+    "a shape of fractions": {"time": 0.6, "shapes": {"masses": [3.0]}},
+    "a shape of 1e18": {"time": 0.6, "shapes": {"masses": [10**18]}},
+    "a product of 1e24": {"time": 0.6, "shapes": {"masses": [10**8, 10**8, 10**8]}},
+    "a time of text": {"time": "0.6", "shapes": {"masses": [3]}},
+    "a time of 1e400": {"time": 10**400, "shapes": {"masses": [3]}},
+    "another array": {"time": 0.6, "shapes": {"../masses": [3], "masses": [3]}},
+    "a row of text": {"time": 0.6, "shapes": {"masses": [3]}, "row": {"mass": "1"}},
+}
+
+
+@pytest.mark.parametrize("header", [*HEADERS, "longer than the file", "nested deeply"])
+def test_headers_that_no_run_writes(header: str, path: Path) -> None:
+    """With a checksum that is right; no field of them is used."""
+    filled(FileStore(path), 6)
+    journal = path.with_suffix(".journal")
+    text = json.dumps(HEADERS.get(header, {})).encode()
+    if header == "nested deeply":
+        text = b"[" * 100_000
+    length = 2**63 if header == "longer than the file" else len(text)
+    record = b"density\n" + struct.pack("<Q", length) + text + np.ones(3).tobytes()
+    journal.write_bytes(journal.read_bytes() + record + struct.pack("<Q", zlib.crc32(record)))
+    assert_holds(FileStore.open(path), 6)
+
+
+def test_read_while_a_run_goes_on(path: Path) -> None:
+    """What was in the journal is in the file by now, and the journal holds other times."""
+    writing = filled(FileStore(path), 6)
+    reading = FileStore.open(path)
+    for index in range(6, 14):
+        writing.append(0.1 * index, arrays(index))
+        assert_holds(reading, 6)
+
+
+def test_of_a_damaged_file_what_is_whole_is_read(path: Path) -> None:
+    """A block of 64 KB is checked when something in it is read, and HDF5 does not see it before."""
+    store = FileStore(path)
+    for index in range(8):
+        store.append(0.1 * index, {MASSES: np.full(20_000, 1.0 + index)})
+    store.finish()
+    with h5py.File(path) as file:
+        begin = file[MASSES].id.get_offset() + 5 * 8 * 20_000 + 80_000
+    content = bytearray(path.read_bytes())
+    content[begin] ^= 1
+    path.write_bytes(content)
+    store = FileStore.open(path)
+    for index in (0, 1, 2, 3, 7):
+        np.testing.assert_array_equal(store.read(index), 1.0 + index)
+    with pytest.raises(InputError, match=r"density\.h5: .* \(its checksum is wrong, in bytes"):
+        store.read(5)
+    for cut in (1, 40, 64, 65, 100_000):
+        path.write_bytes(content[:-cut])
+        with pytest.raises(InputError, match=r"not a readable density file \(its checksums are"):
+            FileStore.open(path)
 
 
 def test_killed_between_the_file_and_the_journal(path: Path) -> None:

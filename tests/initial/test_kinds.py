@@ -123,3 +123,21 @@ def test_masses_refused() -> None:
         cell_masses(lambda p: p[:, 0], volumes)
     with pytest.raises(InputError, match="must have a positive, finite mass, got 0"):
         cell_masses(np.zeros(10), volumes)
+
+
+def test_a_function_of_another_shape_is_refused() -> None:
+    volumes = FiniteVolumes(circle_mesh(10))
+    for function in (lambda points: points, lambda points: 1.0, lambda points: ["a"] * len(points)):
+        with pytest.raises(InputError, match="the initial density"):
+            cell_masses(function, volumes)
+
+
+def test_masked_masses_are_refused() -> None:
+    masses = np.ma.masked_equal(np.arange(10.0), 3.0)
+    with pytest.raises(InputError, match="initial masses is a masked array with 1 entries"):
+        cell_masses(masses, FiniteVolumes(circle_mesh(10)))
+
+
+def test_more_tokens_than_the_memory_holds_are_refused_at_once() -> None:
+    with pytest.raises(InputError, match="drawing 1000000000000 tokens needs about"):
+        sample_tokens("1", 10**12, 0, 2)

@@ -1,4 +1,4 @@
-"""Meshes in files: what is read and written, and what each wrong mesh is told."""
+"""Meshes in files: what is read and written, and the message for each wrong mesh."""
 
 from __future__ import annotations
 

@@ -121,10 +121,13 @@ def test_grade_one_is_the_uniform_mesh() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: circle_surface(2), "at least 3 cells, got 2"),
-        (lambda: sphere_surface(0), "at least 1 cell, got 0"),
+        (lambda: circle_mesh("40"), "circle_mesh: cells must be a whole number, got '40'"),
+        (lambda: sphere_mesh(np.nan), "sphere_mesh: cells must be a whole number, got nan"),
+        (lambda: circle_surface(2), "whole number >= 3, got 2"),
+        (lambda: sphere_surface(0), "whole number >= 1, got 0"),
         (lambda: circle_surface(9, grade=0.5, axis=np.array([1.0, 0.0])), "mesh.grade must be"),
         (lambda: circle_surface(9, grade=np.nan, axis=np.array([1.0, 0.0])), "mesh.grade must be"),
+        (lambda: circle_surface(9, grade=1e300, axis=np.array([1.0, 0.0])), "and <= 10000, got"),
         (lambda: circle_surface(9, grade=2), "needs the axis"),
         (lambda: circle_surface(9, grade=2, axis=np.zeros(2)), "not all zero"),
         (lambda: sphere_surface(9, grade=2, axis=np.array([1.0, 0.0])), "must be 3 finite"),

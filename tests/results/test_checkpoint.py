@@ -131,8 +131,8 @@ def test_resume_refuses_a_token_file_that_has_changed(
 
 
 MOVING = {
-    "circle": (CIRCLE, ("cells = 200", "cells = 60\nresolution = 1e-3")),
-    "sphere": (SPHERE, ("cells = 320", "cells = 80\nresolution = 0.03")),
+    "circle": (CIRCLE, ("cells = 200", "cells = 60\n[adapt]\ntolerance = 1e-3")),
+    "sphere": (SPHERE, ("cells = 320", "cells = 80\n[adapt]\ntolerance = 0.03")),
 }
 
 
@@ -162,17 +162,15 @@ def test_a_mesh_that_moves(kind: str, command: Command, write_case: Write, tmp_p
     np.testing.assert_array_equal(masses, whole.masses[1])
 
 
-@pytest.mark.parametrize("resolution", [None, 0.03])
-def test_noise_goes_on_with_the_same_steps(resolution: float | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tolerance", [None, 0.03])
+def test_noise_goes_on_with_the_same_steps(tolerance: float | None, tmp_path: Path) -> None:
     """Those of the noise follow from earlier ones, on a mesh that moves as well."""
 
     def simulation() -> Simulation:
         one = np.eye(2)
         attention = Attention(one, one, np.diag([1.0, 0.4]), 20.0)
         start = "1 + 0.5*x + 0.3*x*y"
-        return Simulation(
-            attention, circle_mesh(40), start, noise=0.02, threads=1, resolution=resolution
-        )
+        return Simulation(attention, circle_mesh(40), start, noise=0.02, threads=1, adapt=tolerance)
 
     whole = simulation()
     whole.evolution.advance(1.3)

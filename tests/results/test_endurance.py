@@ -11,6 +11,7 @@ import pytest
 from meanfield_pde import Attention, Observer, circle_mesh, read_result
 from meanfield_pde.solver.simulation import Simulation
 from tests.benchmarks.fuzz import fuzz
+from tests.benchmarks.hostile import COUNTS, hostile
 from tests.benchmarks.kills import CASE, killed_rounds, run
 
 
@@ -18,6 +19,13 @@ from tests.benchmarks.kills import CASE, killed_rounds, run
 def test_fuzzed_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
     assert fuzz(67) == {"cases": [], "command lines": [], "files": []}
+
+
+@pytest.mark.slow
+def test_hostile_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
+    counts = {name: max(2, count // 10) for name, count in COUNTS.items()}
+    assert hostile(counts, seed=2) == {name: [] for name in counts}
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from matplotlib.image import imread
 from meanfield_pde import InputError, read_result
 from meanfield_pde.case.text import same_case
 from meanfield_pde.history.file_store import FileStore
-from meanfield_pde.results.folder import claim_folder
+from meanfield_pde.results.claim import claim_folder
+from meanfield_pde.support.checked_hdf5 import add_checksums
 from tests.conftest import Main, Write, environment
 from tests.problems import CIRCLE, SPHERE
 
@@ -30,9 +31,9 @@ TOP = {"case.toml", "history.csv", "density.h5", "fields", "checkpoint.h5", "fig
 }
 COLUMNS = {
     2: "time step mass min_density max_density mean_x mean_y second_xx second_xy second_yy "
-    "energy lyapunov log_energy",
+    "energy lyapunov log_energy unresolved_mass",
     3: "time step mass min_density max_density mean_x mean_y mean_z second_xx second_xy second_xz "
-    "second_yy second_yz second_zz energy lyapunov log_energy",
+    "second_yy second_yz second_zz energy lyapunov log_energy unresolved_mass",
 }
 
 
@@ -259,11 +260,13 @@ def test_results_that_do_not_fit_together(main: Main, write_case: Write, tmp_pat
             right = file[name][()]
             del file[name]
             file[name] = wrong
+        add_checksums(out / "density.h5")
         with pytest.raises(InputError, match=message):
             read_result(out)
         with h5py.File(out / "density.h5", "a") as file:
             del file[name]
             file[name] = right
+        add_checksums(out / "density.h5")
 
 
 def assert_readable(folder: Path) -> int:

@@ -71,7 +71,7 @@ def test_an_empty_output_is_refused(
 def start(
     case: Path, out: Path, *options: str, ranks: int = 1, most: int = 0
 ) -> subprocess.Popen[str]:
-    """A run in the background, whose files may have at most so many bytes."""
+    """A run in the background, whose files may have at most n bytes."""
     line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
     command = ["meanfield-pde"]
     if most:  # MPI itself writes files when it starts
@@ -248,6 +248,46 @@ def test_one_run_in_a_folder(
     assert not (out / LOCK).exists()
 
 
+@pytest.mark.parametrize("kind", ["symbolic", "dangling", "hard", "pipe"])
+def test_a_lock_that_is_no_file_of_ours(
+    kind: str, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """What a link leads to is somebody's, and stays as it is."""
+    out, other = tmp_path / "out", tmp_path / "precious.txt"
+    out.mkdir()
+    if kind != "dangling":
+        other.write_text("precious")
+    if kind == "pipe":
+        os.mkfifo(out / LOCK)
+    elif kind == "hard":
+        os.link(other, out / LOCK)
+    else:
+        (out / LOCK).symlink_to(other)
+    code, err = main("run", write_case(CIRCLE), "--until", 0, "--quiet", "--output", out)
+    assert (code, err.count("\n"), str(out / LOCK) in err) == (2, 1, True), err
+    assert os.path.lexists(out / LOCK)
+    assert other.exists() == (kind != "dangling")
+    assert kind == "dangling" or other.read_text() == "precious"
+
+
+@pytest.mark.parametrize("place", ["loop", "loop/out", "out/case.toml", "mesh"])
+def test_a_loop_of_links(
+    place: str, main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    case = write_case(CIRCLE)
+    if place == "mesh":
+        mesh = ('kind = "circle"\ncells = 200', 'kind = "file"\npath = "loop"')
+        case = write_case(CIRCLE, mesh)
+    loop = tmp_path / {"out/case.toml": place}.get(place, "loop")
+    loop.symlink_to(loop.name)
+    output = {"mesh": "new", "out/case.toml": "out"}.get(place, place)
+    code, err = main("run", case, "--until", 0, "--quiet", "--output", output)
+    assert (code, err.count("\n"), "loop" in err or "case.toml" in err) == (2, 1, True), err
+    assert loop.is_symlink()
+
+
 @pytest.mark.parametrize(("number", "ranks"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 2)])
 def test_a_signal_stops_a_run_that_can_be_resumed(
     number: signal.Signals, ranks: int, main: Main, write_case: Write, tmp_path: Path
@@ -266,6 +306,59 @@ def test_a_signal_stops_a_run_that_can_be_resumed(
     code, err = main("run", case, "--until", until, "--resume", "--output", out)
     assert code == 0, err
     assert f"resumed at t = {time_reached:.6g}, step {step}" in err
+
+
+STARTING = """
+import importlib.abc, os, signal, sys
+class Signals(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "{module}": os.kill(os.getpid(), signal.{signal})
+sys.meta_path.insert(0, Signals())
+sys.argv = ["meanfield-pde", *sys.argv[1:]]
+from meanfield_pde.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("meanfield_pde.attention.head", "SIGTERM"),  # PETSc has just been initialised
+        pytest.param("meanfield_pde._platform", "SIGTERM", marks=pytest.mark.slow),
+        pytest.param("mpi4py.MPI", "SIGUSR1", marks=pytest.mark.slow),
+        pytest.param("meanfield_pde.attention.head", "SIGUSR1", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_while_the_command_starts(
+    module: str, name: str, write_case: Write, tmp_path: Path
+) -> None:
+    code = STARTING.format(module=module, signal=name)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "run", str(write_case(CIRCLE)), "--output", tmp_path / "out"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (75, 1), ended.stderr
+    assert "stopped by a signal before the first step; nothing is lost" in ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_two_ranks_is_said_once(write_case: Write, tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom meanfield_pde.cli import commands, main\n"
+        "def interrupted(options): raise KeyboardInterrupt\n"
+        "commands.run = interrupted\nmain.main(sys.argv[1:])\n"
+    )
+    ended = subprocess.run(
+        ["mpiexec", "-n", "2", sys.executable, "-c", code, "run", str(write_case(CIRCLE))],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode != 0
+    assert ended.stderr.count("meanfield-pde: interrupted") == 1, ended.stderr
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(

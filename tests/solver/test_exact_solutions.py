@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from scipy.special import ive, spherical_in
 
-from meanfield_pde import Attention, circle_mesh, solve
+from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
 from meanfield_pde.experiments.summary import principal_axis
 from meanfield_pde.mesh import geometry
 from tests import oracles
@@ -179,3 +179,27 @@ def test_long_runs_keep_mass_and_pass_through_the_phases(beta, cells, metastable
 def test_switching_time_is_resolved():
     times = [switching_time(long_run(80.0, cells, 16.0)) for cells in (400, 800)]
     assert times[0] == pytest.approx(times[1], rel=0.03)
+
+
+@pytest.mark.parametrize(("cells", "tolerance"), [(320, 1e-2), (320, 3e-3), (500, 3e-3)])
+def test_lohe_model_on_the_sphere_whatever_the_mesh_given(cells, tolerance):
+    """Moments are as near as asked for, and as the estimate says, on a mesh that is hardly adapted.
+
+    The density (1 - w^2)^2 / (4 pi |x - w|^4) keeps its form; |mean| as published for |w| = 0.2.
+    """
+    w = 0.2 * np.array([0.48, 0.6, 0.64])
+    one = np.eye(3)
+    solution = solve(
+        Attention(one, one, one, beta=0.0),
+        sphere_mesh(cells),
+        lambda x: (1 - w @ w) ** 2 / (4 * np.pi * ((x - w) ** 2).sum(axis=1) ** 2),
+        until=6.0,
+        save_at=[1, 2, 3, 4],
+        adapt=tolerance,
+    )
+    exact = [0.264521, 0.474750, 0.734727, 0.915267, 0.980904, 0.999378]
+    mean = np.sqrt(sum(solution.history[f"mean_{axis}"] ** 2 for axis in "xyz"))
+    error = np.abs(mean - exact)
+    assert error[:2].max() < 4e-4
+    assert error.max() < 0.15 * tolerance
+    assert (error < 0.3 * solution.history["w1_error_estimate"]).all()

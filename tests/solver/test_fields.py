@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -14,15 +15,32 @@ import pytest
 import ufl
 from dolfinx import fem
 from dolfinx import mesh as dolfinx_mesh
+from scipy.spatial import cKDTree
 
-from meanfield_pde import Attention, CompareCase, InputError, Solution, sample_tokens, solve
+from meanfield_pde import (
+    AdaptSettings,
+    Attention,
+    CompareCase,
+    InputError,
+    Observer,
+    Solution,
+    circle_mesh,
+    sample_tokens,
+    solve,
+)
+from meanfield_pde.case.case import MeshCase
+from meanfield_pde.case.file import read_case
+from meanfield_pde.experiments.run import run_case
 from meanfield_pde.initial.given import FieldDensity
 from meanfield_pde.mesh.surface import Surface
+from meanfield_pde.solver.settings import SolverCase, TimeCase
+from meanfield_pde.solver.simulation import Simulation
 from tests.conftest import Command
 from tests.problems import MESHES, SURFACES
 
 FORMULA = "1 + 0.5*x + 0.3*x*y"
 CELLS = {2: 60, 3: 80}
+DEMO = Path(__file__).parents[2] / "demos" / "circle.toml"
 
 
 def head(d: int, beta: float = 8.0) -> Attention:
@@ -79,6 +97,56 @@ def test_a_smooth_function_is_integrated_over_the_cells_of_the_sphere(d: int) ->
     assert errors[1] < 0.3 * errors[0] < 3e-3
 
 
+class Watch(Observer):
+    """The velocity across each facet at the saved times, as the solver integrates it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def saved(self, simulation: Simulation) -> None:
+        """Take the fluxes of this time."""
+        evolution = simulation.evolution
+        volumes = evolution.equation.volumes
+        across = evolution.velocity().flux / volumes.facet_length
+        self.seen.append((volumes.facet_points[:, 0].copy(), volumes.facet_conormal, across))
+
+
+@pytest.mark.parametrize("log_masses", [False, True])
+def test_the_velocity_after_an_adaptive_run_is_the_one_integrated(
+    log_masses: bool, tmp_path: Path
+) -> None:
+    """In a folder, too, with clusters off the mesh, and masses below the range of doubles."""
+    case = replace(
+        read_case(DEMO, until=9.0, output=tmp_path),
+        mesh=MeshCase("circle", 60),
+        adapt=AdaptSettings(1e-2),
+        compare=None,
+        time=TimeCase(9.0, (0.5,)),
+        solver=SolverCase(log_masses="on" if log_masses else "off"),
+    )
+    watch = Watch()
+    solution = solve(
+        case.attention,
+        circle_mesh(60),
+        case.initial,
+        until=9.0,
+        save_at=[0.5],
+        adapt=1e-2,
+        log_masses=log_masses,
+        observers=[watch],
+    )
+    assert solution.history["patch_mass"][-1] > 0.5
+    run_case(case, quiet=True)
+    for one in (solution, run_case(case)):
+        for index, (points, conormal, across) in enumerate(watch.seen):
+            velocity = one.velocity(index)
+            nodes = velocity.function_space.tabulate_dof_coordinates()[:, :2]
+            away, node = cKDTree(nodes).query(points)
+            assert away.max() < 1e-14
+            found = (velocity.x.array.reshape(-1, 2)[node] * conormal).sum(axis=1)
+            np.testing.assert_allclose(found, across, atol=1e-8)
+
+
 @pytest.mark.parametrize("d", [2, 3])
 @pytest.mark.parametrize("beta", [0.0, np.inf])
 def test_the_velocity_is_tangent_and_has_its_values_at_the_vertices(d: int, beta: float) -> None:
@@ -103,7 +171,7 @@ def test_the_velocity_is_tangent_and_has_its_values_at_the_vertices(d: int, beta
 def test_where_the_mesh_follows_the_mass_each_time_has_its_own(d: int) -> None:
     attention = Attention(np.eye(d), np.eye(d), np.diag([1.0, 0.3, 0.2][:d]), beta=30.0)
     mesh = MESHES[d](CELLS[d], comm=MPI.COMM_SELF)
-    solution = solve(attention, mesh, FORMULA, until=1.0, resolution={2: 5e-4, 3: 3e-2}[d])
+    solution = solve(attention, mesh, FORMULA, until=1.0, adapt={2: 5e-4, 3: 3e-2}[d])
     density, velocity = solution.function(), solution.velocity()
     assert len(density.x.array) > CELLS[d]
     places = density.function_space.mesh.topology.original_cell_index

@@ -16,6 +16,7 @@ from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh, circle_surface, sphere_surface
 from meanfield_pde.solver.diffusion import Diffusion
+from meanfield_pde.solver.step_control import StepSettings
 from tests.problems import MESHES, SURFACES
 
 AXIS = np.array([0.48, 0.6, 0.64])
@@ -124,17 +125,14 @@ def test_second_order_in_time():
     assert (np.log2(np.array(errors[:-1]) / errors[1:]) > 1.8).all()
 
 
-def test_splitting_of_second_order(monkeypatch):
+def test_splitting_of_second_order():
     attention = Attention(np.eye(2), np.eye(2), np.diag([1.0, -0.5]), 2.0)
     mesh = MESHES[2](24)
-    monkeypatch.setattr("meanfield_pde.solver.evolution.ERROR_PER_STEP", 1.0)
-    defaults = Diffusion.__init__.__defaults__
-    monkeypatch.setattr(Diffusion.__init__, "__defaults__", (1e-9,))
-    assert defaults == (1e-6,)
 
     def end(growth):
-        monkeypatch.setattr("meanfield_pde.solver.step_length.GROWTH_PER_STEP", growth)
-        return solve(attention, mesh, "1 + 0.5*x + 0.3*x*y", until=0.5, noise=0.3).masses[-1]
+        steps = StepSettings(splitting=1.0, diffusion=1e-9, growth=growth)
+        initial = "1 + 0.5*x + 0.3*x*y"
+        return solve(attention, mesh, initial, until=0.5, noise=0.3, steps=steps).masses[-1]
 
     exact = end(2**-9)
     errors = [np.abs(end(growth) - exact).sum() for growth in (2**-4, 2**-5, 2**-6)]
@@ -204,7 +202,7 @@ def test_free_energy_never_increases(d):
 
 
 @pytest.mark.parametrize("surface", [circle_surface(200), bisected(8), sphere_surface(1280)])
-def test_a_spot_stays_positive(surface):
+def test_a_cluster_stays_positive(surface):
     """All mass in one cell: nothing becomes negative, and no mass is lost or made."""
     volumes = FiniteVolumes(build_mesh(surface))
     masses = np.zeros(volumes.owned)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 from functools import partial
 
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, Observer, circle_mesh, solve
+from meanfield_pde import Attention, InputError, Observer, circle_mesh, solve
 
 ATTENTION = Attention(np.eye(2), np.eye(2), np.array([[1.0, 0.2], [0.0, 0.3]]), 10.0)
 
@@ -73,9 +74,41 @@ def test_observers_change_nothing_and_are_called_one_after_the_other():
 
 
 @pytest.mark.parametrize("call", [2, 5])
-def test_observers_are_told_of_the_end_of_a_run_that_fails(call):
+def test_observers_hear_of_the_end_of_a_run_that_fails(call):
     failing, other = Recorder(fails_at=call), Recorder()
     with pytest.raises(RuntimeError, match="an observer that fails"):
         run(failing, other)
     assert failing.calls[-1][0] == other.calls[-1][0] == "finished"
     assert other.calls[-1][1] < 1.0
+
+
+class Older(Observer):
+    """Leaves out a column of the first row, as a version did that had none."""
+
+    def saved(self, simulation):
+        """Take the column away."""
+        simulation.rows[0].pop("unresolved_mass", None)
+
+
+def test_rows_keep_the_columns_that_the_first_has():
+    history = run(Older()).history
+    assert "unresolved_mass" not in history
+    assert {len(column) for column in history.values()} == {3}
+
+
+def test_arguments_of_another_type_are_named():
+    mesh = circle_mesh(20)
+    for wrong, message in (
+        ({"attention": None}, "attention must be an Attention or a Heads or a Layers, got None"),
+        ({"mesh": "circle"}, "mesh must be a dolfinx.Mesh, got 'circle'"),
+        ({"until": "1"}, "until must be a number, got '1'"),
+        ({"log_masses": "on"}, "log_masses must be True or False or None, got 'on'"),
+        ({"observers": 3}, "observers must be a list, got 3"),
+        ({"noise": 10**400}, f"noise must be a number, got {reprlib.repr(10**400)}"),
+    ):
+        given = {"attention": ATTENTION, "mesh": mesh, "until": 1.0} | wrong
+        with pytest.raises(InputError) as caught:
+            solve(**given)
+        assert str(caught.value) == f"solve: {message}"
+    with pytest.raises(InputError, match="observers must have the methods started, stepped"):
+        solve(ATTENTION, mesh, until=1.0, observers=[3])

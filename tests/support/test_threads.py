@@ -1,4 +1,4 @@
-"""Work dealt out to threads: everything once, errors told, and alive after a fork."""
+"""Work dealt out to threads: everything once, errors raised, and alive after a fork."""
 
 from __future__ import annotations
 

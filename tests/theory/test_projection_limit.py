@@ -260,12 +260,12 @@ def test_lifetime_without_end_and_extreme_beta() -> None:
     aligned = ProjectionLimit(head(np.diag([1, 0.2]), np.diag([1, 0.5]), beta=10.0))
     assert aligned.lifetime == math.inf
     assert "along e" in aligned.report()
-    tilted = np.array([[1, 0], [0.5, 1]])
-    assert ProjectionLimit(head(np.diag([1, 0.2]), tilted, beta=0.0)).lifetime == 0
-    cold = ProjectionLimit(head(np.diag([1, 0.2]), tilted))
+    oblique = np.array([[1, 0], [0.5, 1]])
+    assert ProjectionLimit(head(np.diag([1, 0.2]), oblique, beta=0.0)).lifetime == 0
+    cold = ProjectionLimit(head(np.diag([1, 0.2]), oblique))
     assert cold.lifetime == cold.log_beta_time == math.inf
-    negative = ProjectionLimit(head(np.diag([1, 0.2]), -tilted, beta=7.0))
-    positive = ProjectionLimit(head(np.diag([1, 0.2]), tilted, beta=7.0))
+    negative = ProjectionLimit(head(np.diag([1, 0.2]), -oblique, beta=7.0))
+    positive = ProjectionLimit(head(np.diag([1, 0.2]), oblique, beta=7.0))
     assert negative.lifetime == pytest.approx(positive.lifetime)
     # Clusters that attend to their antipodes follow -V, which is the V of the other head.
     np.testing.assert_allclose(negative.terminal.basis, positive.terminal.basis, atol=1e-12)

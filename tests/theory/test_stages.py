@@ -164,7 +164,7 @@ def test_where_clusters_stop() -> None:
         Progress(limit).fraction((stop.basis @ stop.basis.T)[None])[0] for stop in stops(limit)[:4]
     ]
     np.testing.assert_allclose(places, 1 - angles / 0.37, atol=1e-7)
-    # Those that are told apart, with half of the way between them.
+    # Those that are distinguished, with half of the way between them.
     progress = Progress(limit)
     np.testing.assert_allclose([p for p, _ in progress.stops], [*places[:3], 1], atol=1e-7)
     np.testing.assert_allclose(
@@ -217,11 +217,10 @@ def test_the_law_holds_with_its_next_term() -> None:
     for case in (metastable, stopping):
         betas = np.array([80.0, 160.0, 320.0])
         rows = [
-            density_lifetime(case(beta), circle_mesh(200), MIXTURE, resolution=1e-3)
-            for beta in betas
+            density_lifetime(case(beta), circle_mesh(200), MIXTURE, adapt=1e-3) for beta in betas
         ]
         lifetimes = np.array([row.lifetime for row in rows])
-        widths = np.array([row.least_width for row in rows])
+        widths = np.array([row.min_cell_width for row in rows])
         law = fit_law(ProjectionLimit(case(1.0)), betas, lifetimes, widths)
         assert law is not None
         linear = linear_fit(betas, lifetimes).slope / law.terms.slope

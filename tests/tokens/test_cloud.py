@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,10 @@ ON = [[1.0, 0.0], [0.0, 1.0]]
         ({"tokens": ON, "beta": math.nan}, "beta must be one number >= 0"),
         ({"tokens": ON, "beta": [1, 2]}, "beta must be one number >= 0"),
         ({"tokens": ON, "query": "a"}, "query must be an array of real numbers"),
+        ({"tokens": ON, "query": np.eye(3)}, "query must be k x 2, got shape (3, 3)"),
+        ({"tokens": ON, "key": [1, 2]}, "key must be k x 2, got shape (2,)"),
+        ({"tokens": ON, "value": np.ones((1, 2))}, "value must be 2 x 2, got shape (1, 2)"),
+        ({"tokens": ON, "value": np.full((2, 2), np.nan)}, "value must have finite entries"),
         ({"tokens": np.array([{}])}, "Object arrays cannot be loaded"),
     ],
 )
@@ -226,6 +231,15 @@ def test_bytes_damaged_inside_an_archive(tmp_path: Path, read: Callable[[Path], 
     assert "\n" not in str(caught.value)
 
 
+def test_a_header_that_is_an_expression(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.npz"
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10**9,)}\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tokens.npy", b"\x93NUMPY\x01\x00" + bytes([len(header), 0]) + header)
+    with pytest.raises(InputError, match=r"the header of tokens\.npy is not a shape and a type"):
+        read_tokens(path)
+
+
 def test_names_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such token file"):
         read_tokens(tmp_path / "tokens.npz")
@@ -241,3 +255,13 @@ def test_to_sphere_leaves_good_points_alone() -> None:
     same, note = to_sphere(points, str)
     assert same is points
     assert note == ""
+
+
+@pytest.mark.parametrize("shape", ["(True, 50, 2)", "(0, 1000000000000000000000, 2)", "(-1, 2)"])
+def test_headers_that_no_array_has_are_refused(shape: str, tmp_path: Path) -> None:
+    described = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    header = b"\x93NUMPY\x01\x00" + len(described).to_bytes(2, "little") + described.encode()
+    with zipfile.ZipFile(tmp_path / "tokens.npz", "w") as file:
+        file.writestr("tokens.npy", header + bytes(800))
+    with pytest.raises(InputError, match=r"tokens\.npz: not a readable"):
+        read_tokens(tmp_path / "tokens.npz")

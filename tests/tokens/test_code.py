@@ -13,12 +13,12 @@ from scipy.special import ive
 from scipy.stats import kstest
 
 from meanfield_pde import Attention, InputError, SolverError, Uniform, VonMises
+from meanfield_pde.attention.hardmax import hardmax_mean
 from meanfield_pde.attention.layers import Layers
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.initial.tokens import Tokens
 from meanfield_pde.initial.von_mises import Component
 from meanfield_pde.tokens.code import simulate_tokens
-from meanfield_pde.tokens.hardmax import hardmax_mean
 from tests import oracles
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -244,10 +245,10 @@ def test_duals_are_feasible_and_bound_other_masses(
 
 def test_duals_give_a_lower_bound_without_a_solve() -> None:
     mu, nu = random_measure(11, 400, 3), random_measure(12, 400, 3)
-    first = wasserstein(mu, nu)
+    first = wasserstein(mu, nu, 2)
     later = Measure(mu.points, mu.masses * (1 + 1e-3 * mu.points[:, 0]))
-    reached = wasserstein(later, nu, duals=first.duals, time_limit=0.0)
-    solved = wasserstein(later, nu)
+    reached = wasserstein(later, nu, 2, duals=first.duals, time_limit=0.0)
+    solved = wasserstein(later, nu, 2)
     assert reached.status == "time limit"
     assert reached.low <= solved.high
     assert reached.low == pytest.approx(solved.value, rel=1e-4)
@@ -281,19 +282,19 @@ def test_sifting_agrees_with_the_circle() -> None:
 
 def test_discretisation_bar() -> None:
     mu, nu = random_measure(15, 30, 3), random_measure(16, 30, 3)
-    atoms = wasserstein(mu, nu)
+    atoms = wasserstein(mu, nu, 2)
     assert atoms.discretisation == 0.0
     assert atoms.resolved
     assert atoms.continuous == (atoms.low, atoms.high)
     coarse = Measure(mu.points, mu.masses, np.full(30, 0.04))
     other = Measure(nu.points, nu.masses, np.full(30, 0.09))
-    result = wasserstein(coarse, other)
+    result = wasserstein(coarse, other, 2)
     assert result.value == atoms.value
     assert result.discretisation == pytest.approx(0.5)
     assert result.continuous[0] == pytest.approx(max(0.0, atoms.low - 0.5))
     assert result.continuous[1] == pytest.approx(math.sqrt(atoms.high**2 + 0.13))
     assert result.resolved == (atoms.value >= 1.5)
-    assert not wasserstein(coarse, Measure(mu.points, mu.masses, coarse.spread)).resolved
+    assert not wasserstein(coarse, Measure(mu.points, mu.masses, coarse.spread), 2).resolved
     first = wasserstein(coarse, other, 1)
     assert first.resolved
     assert first.continuous[1] == pytest.approx(first.high + 0.5)
@@ -318,7 +319,7 @@ def sphere_pair() -> tuple[Measure, Measure]:
 )
 def test_bad_options(arguments: dict, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        wasserstein(*sphere_pair(), **arguments)
+        wasserstein(*sphere_pair(), **{"p": 2, **arguments})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -326,17 +327,60 @@ def test_bad_options(arguments: dict, message: str) -> None:
 def test_bad_measures() -> None:
     mu, nu = sphere_pair()
     with pytest.raises(InputError, match="same dimension, got d = 3 and d = 2"):
-        wasserstein(mu, random_measure(0, 5, 2))
+        wasserstein(mu, random_measure(0, 5, 2), 1)
     outside = nu.points.copy()
     outside[2] *= 1.001
     with pytest.raises(InputError, match=r"point 2 of the second measure has norm 1\.001"):
-        wasserstein(mu, Measure(outside, nu.masses))
-    assert wasserstein(mu, Measure(outside, nu.masses), cost="chordal").value > 0
+        wasserstein(mu, Measure(outside, nu.masses), 1)
+    assert wasserstein(mu, Measure(outside, nu.masses), 1, cost="chordal").value > 0
     with pytest.raises(InputError, match="dimension 2 or more"):
-        wasserstein(Measure(np.ones((2, 1)), np.ones(2)), Measure(np.ones((2, 1)), np.ones(2)))
+        wasserstein(*[Measure(np.ones((2, 1)), np.ones(2))] * 2, 1)
     with pytest.raises(InputError, match="masses must be an array of real numbers, got type comp"):
         Measure(nu.points, nu.masses + 0j)
     with pytest.raises(InputError, match="overflows"):
         Measure(nu.points, np.full(len(nu.masses), 1e308))
     slightly = Measure(nu.points * (1 + 1e-10), nu.masses)
-    assert wasserstein(mu, slightly).value == pytest.approx(wasserstein(mu, nu).value, rel=1e-12)
+    assert wasserstein(mu, slightly, 1).value == pytest.approx(
+        wasserstein(mu, nu, 1).value, rel=1e-12
+    )
+
+
+def test_without_p_it_is_w1_and_says_so_once() -> None:
+    mu, nu = sphere_pair()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = wasserstein(mu, nu)
+        assert wasserstein(mu, nu, p=1).value == found.value
+        wasserstein(mu, nu, p=2)
+    assert [one.category for one in warned] == [FutureWarning]
+    assert "p=1 or p=2" in str(warned[0].message)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_densities_on_the_same_cells_are_no_farther_apart_than_what_moves(p: int) -> None:
+    """Arcs of length h, each cut into 400 atoms, against the interval for the densities."""
+    count, pieces = 12, 400
+    h = 2 * math.pi / count
+    rng = np.random.default_rng(3)
+    middles = h * (np.arange(count) + 0.5)
+    fine = (h * (np.arange(count * pieces) + 0.5) / pieces).reshape(count, pieces)
+
+    def places(angle: np.ndarray) -> np.ndarray:
+        return np.column_stack([np.cos(angle.ravel()), np.sin(angle.ravel())])
+
+    a = rng.random(count)
+    b = a * (1 + 0.05 * rng.random(count))
+    spread = np.full(count, h**2 / 12)
+    mu, nu = (Measure(places(middles), masses, spread) for masses in (a, b))
+    found = wasserstein(mu, nu, p, same_cells=True)
+    exact = wasserstein(
+        *(Measure(places(fine), np.repeat(masses, pieces)) for masses in (a, b)), p
+    ).value
+    low, high = found.continuous
+    assert low - h / pieces <= exact <= high + h / pieces
+    apart = wasserstein(mu, nu, p)
+    assert high < 0.6 * apart.continuous[1]
+    assert wasserstein(mu, mu, p, same_cells=True).continuous == (0.0, 0.0)
+    with pytest.raises(InputError, match="same points and spread"):
+        wasserstein(mu, Measure(nu.points[::-1], nu.masses, spread), p, same_cells=True)

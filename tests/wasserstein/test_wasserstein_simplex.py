@@ -16,7 +16,7 @@ KINDS = ["random", "concentrated", "near-equal", "clustered", "token cloud"]
 def draw(
     kind: str, dimension: int, rng: np.random.Generator, sizes: tuple[int, int]
 ) -> tuple[Measure, Measure]:
-    """A pair of measures of the kind asked for, of so many atoms."""
+    """A pair of measures of the kind asked for, of n and m atoms."""
     n, m = (int(size) for size in rng.integers(*sizes, 2))
     x, y = rng.normal(size=(n, dimension)), rng.normal(size=(m, dimension))
     a, b = rng.random(n), rng.random(m)

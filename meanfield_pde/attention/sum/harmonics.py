@@ -1,73 +1,231 @@
-"""Compiled loops of the low-rank path: moments of the sources, sums at the targets.
+"""Low rank: the sum for short scores, by Fourier modes or spherical harmonics.
 
-Terms are numbered order by order: those of order m are offset[m] to offset[m + 1], of degrees
-m, m + 1, ... Two degrees are taken at a time, so that p_(k-1) and p_(k-2) change places without a
-copy; the last one is idle if their number is odd.
+With w = r u, |u| = 1, and y on the circle or the sphere at the angle g from u,
 
-Compiled functions carry no types here: numba compiles them for the arguments it meets.
+    exp(<w, y>) = sum_k (2 - [k = 0]) I_k(r) cos(k g) = sum_k (2 k + 1) i_k(r) P_k(cos g),
+
+and the addition theorem separates u from y. Sources enter through their moments, and the cost is
+(sources + targets) x terms instead of sources x targets. The sum over y that the mean needs is the
+same expansion for the masses M y, whose moments follow from those of M.
+
+*The bound.* The weights of the terms are positive and add up to e^r. What is left out beyond the
+degree L is therefore at most e^r T_L(r) times the mass, T_L the share of the weights beyond L;
+rounding adds a multiple of the machine's precision. Against a Z that may be as small as e^-r times
+the mass this is an absolute error e, so that a mean is accepted only if the Z found shows that it
+is within the tolerance: both sums being in error by at most e, the mean is by at most 2 e / Z, and
+log Z by less.
+
+Terms are numbered order by order: those of order m are offset[m] to offset[m + 1], of degrees m,
+m + 1, ... Loops take two degrees at a time, so that p_(k-1) and p_(k-2) change places without a
+copy.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from meanfield_pde.attention.sum.tiles import FAST
+from meanfield_pde.attention.sum.exponential import FAST
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.support.kernels import kernel, part
+from meanfield_pde.support.threads import in_parts
 
-GROUPS = 32  # sources are summed in so many groups, which are added up in this order
-_SUMS = 16  # lanes in which a sum over sources is kept
-_CHUNK = 8 * _SUMS  # sources whose harmonics are computed at once
-# Where the numbers of a chunk begin, all in one array: arrays of their own might overlap as far as
-# a compiler knows, and loops over them would not be computed in vectors.
+_EPSILON = float(np.finfo(float).eps)
+# Groups in which the moments of sources are summed. They are added up in this order, so that sums
+# are the same bits on any number of ranks, of which no more than these share the moments.
+GROUPS = 32
+_SUMS = 16  # lanes in which a sum over sources is kept: two vectors, and four sums of each
+_CHUNK = 8 * _SUMS  # sources whose harmonics are computed at once: 9 rows of 1 KB, in the L1 cache
+# Where the rows of a chunk begin, all in one array: the compiler takes arrays of their own to
+# overlap perhaps, and does not vectorise loops over them.
 _Z, _ONE, _TWO, _EVEN, _ODD, _SINE, _POWER, _TURN_X, _TURN_Y = range(0, 9 * _CHUNK, _CHUNK)
-BATCH = 8  # tiles of targets whose harmonics are computed at once
+BATCH = 8  # tiles of targets whose harmonics are computed at once: rows of 1 KB, as above
 _LANES = BATCH * TILE
-_AHEAD = 24  # degrees beyond the last at which the ratios of Bessel functions are started
+# Degrees beyond the last at which ratios of Bessel functions are started. Their error shrinks by
+# the square of a ratio with each: for the longest scores by 0.65^48 = 1e-9, of weights that are
+# themselves 1e-14 of the sum there.
+_AHEAD = 24
 
 
-@part(fastmath=FAST)
-def _two_degrees(f, s, g, t, work, here, there):  # type: ignore[no-untyped-def]
-    """The next two degrees of an order for a chunk of sources, added to their sums in lanes.
+@dataclass(frozen=True)
+class HarmonicSettings:
+    """Settings of the expansion in harmonics.
 
-    A sum over the sources themselves would not be computed in vectors, as its order would change;
-    nor would this be if `work`, rows of z, two degrees, M cos m f, M sin m f, were five arrays.
+    Attributes:
+        highest_degree: scores that need more have no expansion. 160 serves |w| up to 390, where the
+            13,000 terms on the sphere take four times as long as the direct sum (80,000 cells).
+        truncation: part of the tolerance that the terms left out may take where Z is largest. A
+            tenth of it costs one to six degrees; more means fewer targets whose Z is large enough.
     """
-    for i in range(_SUMS):
-        z, one, two = work[_Z + i], work[_ONE + i], work[_TWO + i]
-        even, odd = work[_EVEN + i], work[_ODD + i]
-        a = f * z * one - s * two
-        b = g * z * a - t * one
-        work[_TWO + i], work[_ONE + i] = a, b
-        real, imaginary, next_real, next_imaginary = a * even, a * odd, b * even, b * odd
-        for strip in range(1, 8):
-            k = i + strip * _SUMS
-            z, one, two = work[_Z + k], work[_ONE + k], work[_TWO + k]
-            even, odd = work[_EVEN + k], work[_ODD + k]
-            a = f * z * one - s * two
-            b = g * z * a - t * one
-            work[_TWO + k], work[_ONE + k] = a, b
-            real += a * even
-            imaginary += a * odd
-            next_real += b * even
-            next_imaginary += b * odd
-        here[i] += real
-        here[_SUMS + i] += imaginary
-        there[i] += next_real
-        there[_SUMS + i] += next_imaginary
+
+    highest_degree: int = 160
+    truncation: float = 1e-4
+
+
+class HarmonicExpansion:
+    """The expansion to degree L; its terms are numbered order by order, (m, k) with k >= m.
+
+    On the sphere a term is p_km(z) e^(i m f), z the third coordinate and f the longitude, with
+    p_km = sqrt((2 - [m = 0]) (k - m)! / (k + m)!) P_k^m, so that the addition theorem reads
+    P_k(cos g) = sum_m p_km(z) p_km(z') cos m (f - f'). On the circle it is e^(i m f), k = m only.
+
+    Attributes:
+        degree: L.
+        terms: number of terms of the sources' moments, which go to the degree L + 1.
+        error: bound on the error of a sum, relative to e^r times the mass.
+    """
+
+    def __init__(
+        self, dimension: int, degree: int, longest: float, settings: HarmonicSettings
+    ) -> None:
+        self.dimension = dimension
+        self.degree = degree
+        # An allowance for rounding: tested (test_the_bound_on_the_sums_holds_with_room), not
+        # proved.
+        self.error = (
+            2 * float(_beyond(longest, dimension, settings)[degree]) + (degree + 32) * _EPSILON
+        )
+        self._outer = _Terms(dimension, degree + 1)
+        self._inner = _Terms(dimension, degree)
+        self.terms = len(self._outer.grade)
+
+    def moments(
+        self, points: np.ndarray, masses: np.ndarray, groups: np.ndarray, threads: int = 1
+    ) -> np.ndarray:
+        """Return the moments of the groups listed, groups x 2 x terms (real, imaginary)."""
+        terms = self._outer
+        out = np.empty((len(groups), 2, self.terms))
+
+        def do(part: tuple[int, int]) -> None:
+            _group_moments(
+                part, points, masses, groups, terms.first, terms.second, terms.start, terms.offset,
+                out,
+            )  # fmt: skip
+
+        in_parts(do, len(groups), threads)
+        return out
+
+    def sums(
+        self, scores: np.ndarray, tiles: np.ndarray, total: np.ndarray, threads: int = 1
+    ) -> np.ndarray:
+        """Return rows e^-r sum_j M_j y_j e^<w, y_j> and e^-r Z for the targets of the tiles listed.
+
+        Args:
+            scores: 3 x N.
+            tiles: numbers of the tiles.
+            total: the moments added up over all groups, 2 x terms.
+            threads: how many share the tiles.
+        """
+        terms = self._inner
+        fields = self._fields(total[0] + 1j * total[1])
+        out = np.empty((4, len(tiles) * TILE))
+
+        def do(part: tuple[int, int]) -> None:
+            _sums_at_targets(
+                part, scores, tiles, fields, terms.first, terms.second, terms.start, terms.offset,
+                self.dimension, out,
+            )  # fmt: skip
+
+        in_parts(do, -(-len(tiles) // BATCH), threads)
+        return out
+
+    def _fields(self, packed: np.ndarray) -> np.ndarray:
+        """Return the moments of M x, M y, M z, M to degree L, terms x 8, from those of M to L + 1.
+
+        Up and down are the moments of M (x ± i y); the formulas are the recurrences of the
+        associated Legendre functions, with the norms of p_km.
+        """
+        outer, inner = self._outer, self._inner
+        moment = np.zeros((self.degree + 3, self.degree + 3), dtype=complex)
+        moment[outer.order, outer.grade] = packed
+        m, k = inner.order, inner.grade
+        same = moment[m, k]
+        if self.dimension == 2:
+            up = moment[m + 1, k + 1]
+            down = np.where(m > 0, moment[m - 1, k - 1], np.conj(up))
+            along = np.zeros_like(same)
+        else:
+            # An index of -1 meets a factor of zero, or the last row, which is empty.
+            along = np.sqrt((k + 1) ** 2 - m**2) * moment[m, k + 1]
+            along = (along + np.sqrt(k**2 - m**2) * moment[m, k - 1]) / (2 * k + 1)
+            up = np.sqrt((k + m + 1) * (k + m + 2)) * moment[m + 1, k + 1]
+            up -= np.sqrt(np.maximum((k - m) * (k - m - 1), 0)) * moment[m + 1, k - 1]
+            up *= np.where(m == 0, np.sqrt(0.5), 1.0) / (2 * k + 1)
+            down = np.sqrt(np.maximum((k + m) * (k + m - 1), 0)) * moment[m - 1, k - 1]
+            down -= np.sqrt((k - m + 1) * (k - m + 2)) * moment[m - 1, k + 1]
+            down *= np.where(m == 1, np.sqrt(2.0), 1.0) / (2 * k + 1)
+            down = np.where(m > 0, down, np.conj(up))
+        fields = np.stack([(up + down) / 2, (up - down) / 2j, along, same], axis=1)
+        return np.ascontiguousarray(fields).view(float)
+
+
+class _Terms:
+    """The terms up to a degree, and the recurrence p_k = first z p_(k-1) - second p_(k-2)."""
+
+    def __init__(self, dimension: int, degree: int) -> None:
+        size = degree + 1
+        counts = size - np.arange(size) if dimension == 3 else np.ones(size, dtype=int)
+        self.offset = np.concatenate([[0], np.cumsum(counts)])
+        self.order = m = np.repeat(np.arange(size), counts)
+        self.grade = k = m + np.arange(len(m)) - self.offset[m]
+        root = np.sqrt(np.maximum(k**2 - m**2, 1))
+        self.first = np.where(k > m, (2 * k - 1) / root, 0.0)
+        self.second = np.where(k > m + 1, np.sqrt(np.maximum((k - 1) ** 2 - m**2, 0)) / root, 0.0)
+        # p_mm = start_m sin^m.
+        step = np.arange(1.0, size)
+        growth = np.sqrt((2 * step - 1) / (2 * step) * np.where(step == 1, 2.0, 1.0))
+        self.start = np.append(1.0, np.cumprod(growth)) if dimension == 3 else np.ones(size)
+
+
+def degree_for(
+    longest: float, tolerance: float, dimension: int, settings: HarmonicSettings
+) -> int | None:
+    """Return the degree L that scores of length `longest` need; None if beyond the highest."""
+    tail = _beyond(longest, dimension, settings)[: settings.highest_degree + 1]
+    enough = tail <= settings.truncation * tolerance + _EPSILON
+    return int(enough.argmax()) if enough.any() else None
+
+
+def _beyond(r: float, dimension: int, settings: HarmonicSettings) -> np.ndarray:
+    """Return T_L(r) for L = 0, 1, ...: the share of the weights beyond degree L.
+
+    The ratios of neighbours, I_k / I_(k-1) = r / (r I_(k+1) / I_k + 2 k) and the same with 2 k + 1
+    for i_k, are stable from the top down.
+    """
+    last = 3 * settings.highest_degree  # beyond, weights are below 1e-100 of their sum
+    ratio = np.ones(last + 1)
+    following = 0.0
+    for k in range(last, 0, -1):
+        following = ratio[k] = r / (r * following + 2 * k + dimension - 2)
+    number = np.arange(last + 1)
+    multiplicity = 2.0 * number + 1 if dimension == 3 else np.where(number > 0, 2.0, 1.0)
+    weight = multiplicity * np.cumprod(ratio)
+    # Summed from the small end, with nothing beyond the last.
+    beyond = np.append(np.cumsum(weight[:0:-1])[::-1], 0.0)
+    return beyond / weight.sum()
+
+
+def all_groups() -> np.ndarray:
+    """Return the numbers of all groups in which the moments are summed."""
+    return np.arange(GROUPS)
+
+
+def range_of(groups: np.ndarray, count: int) -> slice:
+    """Return the sources, of `count` in the order of the tree, that make up a range of groups."""
+    if not groups.size:
+        return slice(0, 0)
+    share = -(-count // GROUPS)
+    return slice(int(groups[0]) * share, (int(groups[-1]) + 1) * share)
 
 
 @kernel(fastmath=FAST)
-def moments(part, points, masses, groups, first, second, start, offset, out):  # type: ignore[no-untyped-def]
-    """sum_j M_j p_km(z_j) e^(i m f_j) for part of the groups of sources listed.
-
-    To `out`, groups x 2 x terms.
-    """
+def _group_moments(part, points, masses, groups, first, second, start, offset, out):
+    """Write sum_j M_j p_km(z_j) e^(i m f_j), groups x 2 x terms, for a range of those listed."""
     share = -(-masses.size // GROUPS)
     work = np.empty(9 * _CHUNK)
-    # One more than there are terms, for the idle degree of an order.
+    # One row more than terms, for the second degree of a pair that has none.
     sums = np.empty((first.size + 1, 2 * _SUMS))
     for position in range(part[0], part[1]):
         begin = groups[position] * share
@@ -120,43 +278,39 @@ def moments(part, points, masses, groups, first, second, start, offset, out):  #
 
 
 @part(fastmath=FAST)
-def _weights(r, dimension, weight):  # type: ignore[no-untyped-def]
-    """Rows (2 k + 1) i_k(r) or (2 - [k = 0]) I_k(r), divided by their sum, which is e^r.
+def _two_degrees(f, s, g, t, work, here, there):
+    """Compute two degrees of an order for a chunk of sources, and add them to sums in lanes.
 
-    The ratios of neighbours come from the top down, from an estimate whose error shrinks by the
-    square of a ratio with every step.
+    A sum over the sources themselves would not be vectorised, since that changes its order; nor
+    would this be if `work`, rows of z, two degrees, M cos m f, M sin m f, were five arrays.
     """
-    size = weight.shape[0]
-    room = np.empty((3, _LANES))
-    ratio, total, product = room[0], room[1], room[2]
-    top = size + _AHEAD
-    for i in range(_LANES):
-        ratio[i] = r[i] / (top + math.sqrt(top * top + r[i] * r[i]))
-    for k in range(top, 0, -1):
-        for i in range(_LANES):
-            ratio[i] = r[i] / (r[i] * ratio[i] + (2 * k + dimension - 2))
-        if k < size:
-            for i in range(_LANES):
-                weight[k, i] = ratio[i]
-    for i in range(_LANES):
-        weight[0, i] = total[i] = product[i] = 1.0
-    for k in range(1, size):
-        multiplicity = 2.0 * k + 1 if dimension == 3 else 2.0
-        for i in range(_LANES):
-            product[i] *= weight[k, i]
-            weight[k, i] = multiplicity * product[i]
-            total[i] += weight[k, i]
-    for k in range(size):
-        for i in range(_LANES):
-            weight[k, i] /= total[i]
+    for i in range(_SUMS):
+        z, one, two = work[_Z + i], work[_ONE + i], work[_TWO + i]
+        even, odd = work[_EVEN + i], work[_ODD + i]
+        a = f * z * one - s * two
+        b = g * z * a - t * one
+        work[_TWO + i], work[_ONE + i] = a, b
+        real, imaginary, next_real, next_imaginary = a * even, a * odd, b * even, b * odd
+        for strip in range(1, 8):
+            k = i + strip * _SUMS
+            z, one, two = work[_Z + k], work[_ONE + k], work[_TWO + k]
+            even, odd = work[_EVEN + k], work[_ODD + k]
+            a = f * z * one - s * two
+            b = g * z * a - t * one
+            work[_TWO + k], work[_ONE + k] = a, b
+            real += a * even
+            imaginary += a * odd
+            next_real += b * even
+            next_imaginary += b * odd
+        here[i] += real
+        here[_SUMS + i] += imaginary
+        there[i] += next_real
+        there[_SUMS + i] += next_imaginary
 
 
 @kernel(fastmath=FAST)
-def sums(batches, scores, tiles, fields, first, second, start, offset, dimension, out):  # type: ignore[no-untyped-def]
-    """The four sums at the targets of the tiles listed, times e^-r: 4 x targets.
-
-    Those of a range of batches of tiles.
-    """
+def _sums_at_targets(batches, scores, tiles, fields, first, second, start, offset, dimension, out):
+    """Write the four sums times e^-r for a range of batches of the tiles listed, 4 x targets."""
     weight = np.empty((start.size, _LANES))
     room, part, total = np.empty((10, _LANES)), np.empty((8, _LANES)), np.empty((4, _LANES))
     r, z, sine, turn_x, turn_y = room[0], room[1], room[2], room[3], room[4]
@@ -219,3 +373,35 @@ def sums(batches, scores, tiles, fields, first, second, start, offset, dimension
         for k in range(4):
             for i in range(begin, end):
                 out[k, i] = total[k, i - begin]
+
+
+@part(fastmath=FAST)
+def _weights(r, dimension, weight):
+    """Write rows (2 k + 1) i_k(r) or (2 - [k = 0]) I_k(r), divided by their sum, which is e^r.
+
+    Ratios of neighbours come from the top down, from an estimate whose error shrinks by the square
+    of a ratio with every step.
+    """
+    size = weight.shape[0]
+    room = np.empty((3, _LANES))
+    ratio, total, product = room[0], room[1], room[2]
+    top = size + _AHEAD
+    for i in range(_LANES):
+        ratio[i] = r[i] / (top + math.sqrt(top * top + r[i] * r[i]))
+    for k in range(top, 0, -1):
+        for i in range(_LANES):
+            ratio[i] = r[i] / (r[i] * ratio[i] + (2 * k + dimension - 2))
+        if k < size:
+            for i in range(_LANES):
+                weight[k, i] = ratio[i]
+    for i in range(_LANES):
+        weight[0, i] = total[i] = product[i] = 1.0
+    for k in range(1, size):
+        multiplicity = 2.0 * k + 1 if dimension == 3 else 2.0
+        for i in range(_LANES):
+            product[i] *= weight[k, i]
+            weight[k, i] = multiplicity * product[i]
+            total[i] += weight[k, i]
+    for k in range(size):
+        for i in range(_LANES):
+            weight[k, i] /= total[i]

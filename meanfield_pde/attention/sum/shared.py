@@ -1,4 +1,4 @@
-"""The attention sum on several ranks: what each of them adds up, and how all get the whole."""
+"""The attention sum on several ranks: what each of them adds up, and how all receive the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde.attention.sum.low_rank import all_groups
+from meanfield_pde.attention.sum.harmonics import all_groups
 from meanfield_pde.attention.sum.summation import AttentionSum
 from meanfield_pde.attention.sum.tree import TILE
 from meanfield_pde.support.timings import timed
@@ -17,12 +17,12 @@ from meanfield_pde.support.timings import timed
 
 @dataclass(frozen=True, eq=False)
 class _Deal:
-    """Which tiles this rank does, and how the results of all are put together.
+    """Which tiles this rank does, and how the results of all ranks are put together.
 
     Attributes:
         tiles: of this rank.
         counts: how many numbers each rank contributes.
-        places: of the targets where the ranks' results follow one another.
+        places: of the targets in the results of all ranks, one after the other.
     """
 
     tiles: np.ndarray
@@ -31,11 +31,11 @@ class _Deal:
 
 
 class SharedSum:
-    """An attention sum with fixed sources and targets, its work dealt out to the ranks.
+    """An attention sum with fixed sources and targets, its work divided among the ranks.
 
     Tiles of targets, or runs of them, are dealt in turn, because their cost varies from place to
-    place on the sphere; groups of sources, for the moments of the expansion, in ranges. Every rank
-    can have the whole result: O(cells) numbers, as many as the masses it needs in any case.
+    place on the sphere; groups of sources, for harmonic moments, in ranges. Every rank receives the
+    whole result: O(cells) numbers, as many as the masses that it needs in any case.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class SharedSum:
 
     @property
     def method(self) -> str:
-        """How the last sums were computed, and the estimate that this was chosen by."""
+        """How the last sums were computed, and the estimate by which this was chosen."""
         return str(self._sum.estimate)
 
     @timed("Attention sum")
     def __call__(self, log_masses: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
-        """Rows (m, log Z) at the targets wanted, or all, for all log masses. Collective."""
+        """Return rows (m, log Z) at the targets wanted, or all, for all log masses. Collective."""
         attention_sum = self._sum
         many = self._comm.size > 1 and attention_sum.many
         attention_sum.load(log_masses, *([self._dealt] if many else []))
-        total = self._total_moments() if attention_sum.estimate.use_low_rank else None
+        total = self._total_moments() if attention_sum.estimate.use_harmonics else None
         deal = self._deal(attention_sum.tiles_at_once)
         own = np.ascontiguousarray(attention_sum.sums(deal.tiles, total).T)
         gathered = own
@@ -76,7 +76,7 @@ class SharedSum:
         return rows if dimension == 3 else np.delete(rows, np.s_[dimension:3], axis=1)
 
     def _dealt(self, work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
-        """The rows of all items, each done by one rank. Collective."""
+        """Return the rows of all items, each made by one rank. Collective."""
         size = self._comm.size
         own = np.ascontiguousarray(work(items[self._comm.rank :: size]))
         found = np.empty((len(items), own.shape[1]))
@@ -87,7 +87,7 @@ class SharedSum:
         return rows
 
     def _deal(self, run: int) -> _Deal:
-        """Who does which tiles, in runs of so many."""
+        """Return which tiles this rank does, in runs of `run` tiles."""
         if run not in self._deals:
             size, targets = self._comm.size, self._sum.targets
             runs = np.arange(targets.tiles) // run

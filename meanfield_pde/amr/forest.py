@@ -1,0 +1,288 @@
+"""A mesh that can be split and merged: the leaves of a forest of bisected cells.
+
+The roots are the cells of a base mesh, arcs or geodesic triangles. A cell (a, b) or (a, b, c) is
+cut at m, the midpoint of its first edge from a to b,
+
+    (a, b)     ->  (a, m), (m, b)
+    (a, b, c)  ->  (c, a, m), (b, c, m),
+
+which on the sphere is newest-vertex bisection: the edge that is cut next lies opposite the vertex
+made last, and the first one is the longest edge of a root, so that angles stay bounded. Both pieces
+are geodesic cells and together are the cell exactly. The leaves always form a mesh: on the sphere a
+vertex never lies inside the edge of a neighbour, and on the circle neighbours differ by one level.
+
+Everything is plain numpy on arrays that every rank has, in the order of `keys`: the number of the
+root followed by the way down to the leaf, bit by bit. Midpoints are the same bit for bit whichever
+cell they are computed from, so that a vertex is known by its coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meanfield_pde.mesh.geometry import distinct, normalised
+from meanfield_pde.mesh.surface import Surface
+from meanfield_pde.support.kernels import kernel, part
+
+# Bits of a key that tell the way down: no leaf lies deeper than this below its root. Half as many
+# halvings of the width on the sphere: 1e-6 of the base mesh, and 1e-12 on the circle.
+DEEPEST = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """The leaves, sorted by key; a new forest is made by `refined` and `coarsened`.
+
+    Attributes:
+        keys: root << DEEPEST | way << (DEEPEST - level), one for each leaf.
+        levels: number of bisections between root and leaf.
+        corners: vertices of each leaf, N x d x d; the first two are the edge that is cut next.
+        roots: the forest of the roots alone; None if it is this one.
+    """
+
+    keys: np.ndarray
+    levels: np.ndarray
+    corners: np.ndarray
+    roots: Forest | None = None
+
+    @classmethod
+    def of(cls, surface: Surface) -> Forest:
+        """The roots alone: the cells of a base mesh."""
+        cells = surface.cells
+        if surface.dimension == 3:
+            cells = _longest_edge_first(surface)
+        count = len(cells)
+        keys = np.arange(count, dtype=np.int64) << DEEPEST
+        return cls(keys, np.zeros(count, dtype=np.int64), surface.points[cells] + 0.0)
+
+    def with_leaves(self, keys: np.ndarray, levels: np.ndarray) -> Forest:
+        """The forest of the same roots with these leaves, as a checkpoint names them."""
+        forest = self.roots or self
+        while not (len(keys) == len(forest.keys) and (forest.levels == levels).all()):
+            wanted = levels[np.searchsorted(keys, forest.keys)]
+            forest = forest._bisected(wanted > forest.levels)
+        return forest
+
+    @property
+    def dimension(self) -> int:
+        """Dimension d of the surrounding space."""
+        return int(self.corners.shape[-1])
+
+    @property
+    def count(self) -> int:
+        """Number of leaves."""
+        return len(self.keys)
+
+    @cached_property
+    def surface(self) -> Surface:
+        """The leaves as a mesh, each vertex once, in an order that only depends on the leaves."""
+        points, number = distinct(self.corners.reshape(-1, self.dimension))
+        return Surface(points, number.reshape(self.count, -1))
+
+    @cached_property
+    def neighbours(self) -> np.ndarray:
+        """The leaf across the facet opposite to each vertex, N x d."""
+        d = self.dimension
+        order = np.argsort(self._facets, kind="stable")
+        neighbours = np.empty(self.count * d, dtype=np.int64)
+        pairs = order.reshape(-1, 2)
+        neighbours[pairs[:, 0]], neighbours[pairs[:, 1]] = pairs[:, 1] // d, pairs[:, 0] // d
+        return neighbours.reshape(self.count, d)
+
+    @property
+    def _facets(self) -> np.ndarray:
+        """A number for the facet opposite to each vertex of each leaf, in one row."""
+        d, cells = self.dimension, self.surface.cells
+        if d == 2:
+            return cells[:, ::-1].ravel()
+        ends = np.sort(cells[:, [[1, 2], [2, 0], [0, 1]]], axis=2)
+        return (ends[..., 0] * len(self.surface.points) + ends[..., 1]).ravel()
+
+    def refined(self, marked: np.ndarray) -> Forest:
+        """Cut the marked leaves, and what has to be cut with them so that the leaves are a mesh."""
+        marked = marked & (self.levels < DEEPEST)
+        forest = self
+        while marked.any():
+            if self.dimension == 2:
+                marked = forest._balanced(marked)
+            forest = forest._bisected(marked)
+            marked = forest._hanging() if self.dimension == 3 else np.zeros(1, dtype=bool)
+        return forest
+
+    def coarsened(self, marked: np.ndarray) -> Forest:
+        """Put marked leaves together with their siblings, one level, where all are marked.
+
+        On the sphere a vertex can be taken out where all the leaves around it were made with it.
+        """
+        first = self._removable(marked)
+        if not len(first):
+            return self
+        bit = np.int64(1) << (DEEPEST - self.levels[first])
+        one, two = self.corners[first], self.corners[first + 1]
+        if self.dimension == 2:
+            parents = np.stack([one[:, 0], two[:, 1]], axis=1)
+        else:
+            parents = np.stack([one[:, 1], two[:, 0], one[:, 0]], axis=1)
+        corners, levels, keys = self.corners.copy(), self.levels.copy(), self.keys.copy()
+        corners[first], levels[first], keys[first] = parents, levels[first] - 1, keys[first] & ~bit
+        keep = np.ones(self.count, dtype=bool)
+        keep[first + 1] = False
+        return Forest(keys[keep], levels[keep], corners[keep], self.roots or self)
+
+    def holding(self, points: np.ndarray) -> np.ndarray:
+        """The leaf that holds each of some points that lie close together.
+
+        Found on the way down from its root, by the side of each cut that it lies on.
+        """
+        roots = self.roots or self
+        root = roots._holders(points)
+        keys = root << DEEPEST
+        _descend(keys, roots.corners[root], points, int(self.levels.max()))
+        return np.asarray(np.searchsorted(self.keys, keys, "right") - 1)
+
+    def _holders(self, points: np.ndarray) -> np.ndarray:
+        """The cell that holds each point, among those near all of them."""
+        centres, inverse, reach = self._coordinates
+        some = normalised(points.mean(axis=0))
+        reach = reach + np.linalg.norm(points - some, axis=1).max()
+        near = np.flatnonzero(np.linalg.norm(centres - some, axis=1) < 1.01 * reach)
+        # x = sum_j coordinate_j vertex_j, and all coordinates are >= 0 in the cell that holds x.
+        inside = np.einsum("pd,cdj->pcj", points, inverse[near]).min(axis=2)
+        return np.asarray(near[inside.argmax(axis=1)])
+
+    @cached_property
+    def _coordinates(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Middles of the cells, matrices that give the coordinates of a point in them, and reach.
+
+        The last is the largest distance of a corner from the middle of its cell.
+        """
+        middles = normalised(self.corners.mean(axis=1))
+        reach = float(np.linalg.norm(self.corners - middles[:, None], axis=2).max())
+        return middles, np.linalg.inv(self.corners), reach
+
+    def _bisected(self, marked: np.ndarray) -> Forest:
+        """The marked leaves cut, nothing else."""
+        copies = np.where(marked, 2, 1)
+        origin = np.repeat(np.arange(self.count), copies)
+        second = np.concatenate([[False], origin[1:] == origin[:-1]])
+        cut = marked[origin]
+        first = cut & ~second
+        levels = self.levels[origin] + cut
+        keys = self.keys[origin] + np.where(second, np.int64(1) << (DEEPEST - levels), 0)
+        corners = self.corners[origin]
+        parents = self.corners[marked]
+        middle = normalised(parents[:, 0] + parents[:, 1])
+        if self.dimension == 2:
+            corners[first, 1] = middle
+            corners[second, 0] = middle
+        else:
+            a, b, c = parents[:, 0], parents[:, 1], parents[:, 2]
+            corners[first] = np.stack([c, a, middle], axis=1)
+            corners[second] = np.stack([b, c, middle], axis=1)
+        return Forest(keys, levels, corners, self.roots or self)
+
+    def _balanced(self, marked: np.ndarray) -> np.ndarray:
+        """Marks of arcs, and of those that would be left two levels behind a neighbour."""
+        while True:
+            after = self.levels + marked
+            behind = ~marked & (after[self.neighbours].max(axis=1) > after + 1)
+            if not behind.any():
+                return marked
+            marked = marked | behind
+
+    def _hanging(self) -> np.ndarray:
+        """The leaves that have a vertex inside one of their edges."""
+        facets = self._facets
+        _, number, times = np.unique(facets, return_inverse=True, return_counts=True)
+        alone = np.flatnonzero(times[number] == 1)
+        leaf, opposite = alone // 3, alone % 3
+        ends = [self.corners[leaf, (opposite + k) % 3] for k in (1, 2)]
+        points = np.concatenate([*ends, normalised(ends[0] + ends[1])])
+        _, vertex = distinct(points)
+        # The midpoint of an edge hangs if it is the end of another.
+        hangs = np.isin(vertex[2 * len(alone) :], vertex[: 2 * len(alone)])
+        found = np.zeros(self.count, dtype=bool)
+        found[leaf[hangs]] = True
+        return found
+
+    def _removable(self, marked: np.ndarray) -> np.ndarray:
+        """The first of each pair of siblings that can be coarsened."""
+        d, levels = self.dimension, self.levels
+        bit = np.int64(1) << np.maximum(DEEPEST - levels, 0)
+        first = (levels > 0) & (self.keys & bit == 0)
+        last = np.arange(self.count) == self.count - 1
+        successor = np.minimum(np.arange(self.count) + 1, self.count - 1)
+        first &= ~last & (levels[successor] == levels) & (self.keys[successor] == self.keys + bit)
+        fine = marked & marked[successor]
+        if d == 2:
+            around = np.maximum(
+                levels[self.neighbours].max(axis=1), levels[self.neighbours[successor]].max(axis=1)
+            )
+            return np.flatnonzero(first & fine & (around <= levels))
+        cells = self.surface.cells
+        vertices = len(self.surface.points)
+        around = np.bincount(cells.ravel(), minlength=vertices)
+        pairs = np.flatnonzero(first & fine)
+        made = np.bincount(cells[pairs, 2], minlength=vertices)
+        newest = cells[pairs, 2]
+        return pairs[2 * made[newest] == around[newest]]
+
+
+def _longest_edge_first(surface: Surface) -> np.ndarray:
+    """Triangles turned so that their longest edge comes first.
+
+    Edges of equal length are ordered by their vertices, so that no ring of triangles waits for
+    one another.
+    """
+    cells = surface.cells
+    ends = np.stack([cells[:, [0, 1]], cells[:, [1, 2]], cells[:, [2, 0]]], axis=1)
+    low, high = ends.min(axis=2), ends.max(axis=2)
+    length = np.linalg.norm(surface.points[low] - surface.points[high], axis=2)
+    best = np.lexsort((high, low, length), axis=1)[:, -1]
+    return np.take_along_axis(cells, (best[:, None] + np.arange(3)) % 3, axis=1)
+
+
+@part
+def _side(corners, middle, x):
+    """On which side of the cut through the middle of the first edge a point lies, by the sign."""
+    if x.size == 2:
+        return middle[0] * x[1] - middle[1] * x[0]
+    c = corners[2]
+    return (
+        (c[1] * middle[2] - c[2] * middle[1]) * x[0]
+        + (c[2] * middle[0] - c[0] * middle[2]) * x[1]
+        + (c[0] * middle[1] - c[1] * middle[0]) * x[2]
+    )
+
+
+@kernel
+def _descend(keys, corners, points, levels):
+    """Add to keys of roots the way down to the points; corners become those of the last cell."""
+    d = points.shape[1]
+    middle, last = np.empty(d), np.empty(d)
+    for p in range(keys.size):
+        cell = corners[p]
+        for level in range(1, levels + 1):
+            length = 0.0
+            for i in range(d):
+                middle[i] = cell[0, i] + cell[1, i]
+                length += middle[i] * middle[i]
+            for i in range(d):
+                middle[i] /= np.sqrt(length)
+            second = _side(cell, middle, points[p]) * _side(cell, middle, cell[1]) > 0
+            if second:
+                keys[p] += np.int64(1) << (DEEPEST - level)
+            for i in range(d):
+                if d == 2:
+                    cell[0 if second else 1, i] = middle[i]
+                else:
+                    last[i] = cell[2, i]
+                    if second:
+                        cell[0, i], cell[1, i] = cell[1, i], last[i]
+                    else:
+                        cell[1, i] = cell[0, i]
+                        cell[0, i] = last[i]
+                    cell[2, i] = middle[i]

@@ -1,0 +1,96 @@
+"""The sources of the attention sum where cells are wide and log rho is steep: three points.
+
+The tail that clusters attend to is steep. With one source at the centre of a cell of width w, or
+three that take the density in it as constant, the weight exp(beta <z, y>) of that cell is wrong by
+the factor exp(<g, beta z> w^2 / 12), g the slope of log rho: that is an error of log rho itself,
+and so of the time at which the metastable state ends. Here the mass M of a cell is shared out among
+three points y_k as the reconstruction of the transport scheme has it,
+
+    M_k = M s_k exp(<g, y_k - x>) / sum over l of s_l exp(<g, y_l - x>),
+
+with the slope limited so that no factor exceeds e. Cells much narrower than the kernel, whose width
+is |beta z|^(-1/2), have one point.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meanfield_pde.attention.cell_sources import three_points
+from meanfield_pde.attention.head import Attention
+from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.gradients import gradient_weights
+from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers
+
+# A cell of this width, in those of the kernel, has one point: the error above is then 1e-3 where
+# |g| is as large as beta |z|.
+_NARROW = 0.03
+
+
+class SlopedCells:
+    """The cells of the whole mesh, the same on every rank, with the slope of log rho in each.
+
+    Attributes:
+        points: y_k, three in each cell, cells x 3 x d.
+        shares: s_k, the shares of the mass of a cell where there is no slope.
+        centre: x of each cell.
+        log_volume: of each cell.
+    """
+
+    def __init__(self, volumes: FiniteVolumes) -> None:
+        """Collective."""
+        own = slice(0, volumes.owned)
+        self.centre = centre = volumes.gather(volumes.centre[own])
+        self.log_volume = np.log(volumes.gather(volumes.volume[own]))
+        self._neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
+        self.points, self.shares = three_points(volumes.gather(volumes.cell_points[own]))
+        frame, weights = gradient_weights(centre, centre[self._neighbours])
+        ways = geometry.tangent_vector(centre[:, None], self.points)
+        ways = np.einsum("ckd,ctd->ckt", ways, frame)
+        self._rises = np.ascontiguousarray((ways @ weights)[:, _changing(volumes.dimension)])
+        self._facets = facet_numbers(volumes.dimension)
+
+    def sloped(self, log_masses: np.ndarray) -> np.ndarray:
+        """The shares of the three points for the log masses of all cells."""
+        factors = np.empty(self._rises.shape[:2])
+        face_factors(
+            self._facets, log_masses - self.log_volume, self._neighbours, self._rises, factors
+        )
+        shares = self.shares.copy()
+        shares[:, _changing(factors.shape[1])] *= factors
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+
+class ReconstructedSources:
+    """Points that stand for all cells, the same on every rank.
+
+    Attributes:
+        points: three for each wide cell, and then one for each narrow one.
+    """
+
+    def __init__(self, attention: Attention, volumes: FiniteVolumes) -> None:
+        """Collective."""
+        self._cells = cells = SlopedCells(volumes)
+        width = np.exp(cells.log_volume / (volumes.dimension - 1))
+        # Where the kernel is as wide as the sphere, width^2 is still what a centre, which lies
+        # farther out than the mean of its cell, changes the mean of all by.
+        length = np.maximum(np.linalg.norm(attention.scores(cells.centre), axis=1), 1.0)
+        self._wide = width * np.sqrt(length) > _NARROW
+        self.points = np.concatenate(
+            [
+                cells.points[self._wide].reshape(-1, volumes.dimension),
+                cells.centre[~self._wide],
+            ]
+        )
+
+    def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
+        """Those of the points, for those of all cells."""
+        shares = self._cells.sloped(log_masses)
+        wide = (log_masses[:, None] + np.log(shares))[self._wide]
+        return np.concatenate([wide.ravel(), log_masses[~self._wide]])
+
+
+def _changing(dimension: int) -> list[int]:
+    """The points whose share changes: on an arc the middle one is the centre."""
+    return [0, 2] if dimension == 2 else [0, 1, 2]

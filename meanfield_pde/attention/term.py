@@ -1,0 +1,110 @@
+"""Terms of the velocity: what moves tokens, given at any points.
+
+    v(x) = P_x ( sum over terms of g(x) ),     P_x = I - x x^T
+
+A term is given by g, its push, at any points; finite volumes, tokens, verification and figures all
+evaluate the same function. A self-attention head is a term whose push depends on the density; a
+perceptron and a constant field are terms that do not.
+
+The normal form of what acts: `layers`, of one `duration` each (a layer alone lasts for ever), and
+in a layer `heads` and the terms `beside` them. `Attention`, `Heads` and `Layers` all have these.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """A measure as points and log masses: cells, sub-cell points, patches and tokens alike.
+
+    Attributes:
+        points: N x d, on the sphere.
+        log_masses: N, normalised or not; -inf for a point without mass.
+    """
+
+    points: np.ndarray
+    log_masses: np.ndarray
+
+    @classmethod
+    def of(cls, points: np.ndarray, masses: np.ndarray) -> Sources:
+        """Points with masses >= 0, down to the smallest double."""
+        with np.errstate(divide="ignore"):
+            return cls(points, np.log(np.asarray(masses, dtype=float)))
+
+
+class VelocityTerm(ABC):
+    """A term of the velocity.
+
+    Attributes:
+        depends_on_density: whether its push is another for other masses.
+    """
+
+    depends_on_density: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Dimension d of the space; tokens live on the sphere S^(d-1)."""
+
+    @property
+    @abstractmethod
+    def speed_bound(self) -> float:
+        """A bound on |g|, and on how fast it changes, over the unit ball."""
+
+    @abstractmethod
+    def push(
+        self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
+    ) -> np.ndarray:
+        """G at each row of x, N x d.
+
+        Args:
+            x: points of the sphere.
+            sources: the measure; not looked at by a term that does not depend on the density.
+            tolerance: bound on the error of a sum over sources.
+        """
+
+
+class TermBeside(VelocityTerm):
+    """A term that acts beside the heads, with a section of the case file of its own.
+
+    Attributes:
+        section: the name of that section.
+        keys: of the section, each a parameter of the class.
+        noun: what the term is called in messages, with its article.
+    """
+
+    section: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]]
+    noun: ClassVar[str]
+
+    @property
+    def contraction(self) -> float:
+        """A bound on the rate at which it brings mass together: zero for what only turns it."""
+        return self.speed_bound
+
+    @classmethod
+    @abstractmethod
+    def from_table(cls, table: dict[str, Any]) -> TermBeside:
+        """The term of its section, whose keys are known; InputError if something is wrong."""
+
+    @abstractmethod
+    def table(self) -> dict[str, Any]:
+        """The section that `from_table` reads."""
+
+    def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
+        """What has to vanish for a rotation to commute with the term, linear in its generator.
+
+        Each array has a first axis of the generators given, K x d x d. By default no rotation does.
+        """
+        return [generators]
+
+    def velocity(self, x: np.ndarray) -> np.ndarray:
+        """P_x g at each row of x, of a term that does not depend on the density."""
+        push = self.push(x)
+        return push - (push * x).sum(axis=1, keepdims=True) * x

@@ -1,0 +1,119 @@
+"""Densities at the facets, from slopes of their logarithm: compiled, and laid out for vectors.
+
+    rho_f = rho_c exp(g_f),     |g_f| <= STEEPEST,
+
+with g_f the least-squares slope of log rho in the cell, times the way from its centre to the facet.
+Logarithm and exponential are written out here, since a loop that calls those of the C library does
+one number at a time, which was most of the cost of a step.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from meanfield_pde.support.kernels import kernel, part
+
+STEEPEST = 1.0  # bound on |g_f|
+
+# A double x in [2^-1022, inf) is 2^k m with m in [sqrt(1/2), sqrt(2)); _SPLIT has the bits of
+# sqrt(1/2), _ONE those of 1, _MAGIC those of 2^52, the sum of which with an integer is exact.
+_SPLIT = np.int64(0x3FE6A09E667F3BCD)
+_ONE = np.int64(0x3FF0000000000000)
+_FRACTION = np.int64(0x000FFFFFFFFFFFFF)
+_MAGIC = np.int64(0x4330000000000000)
+_BIAS = 2.0**52 + 1023.0
+_SMALLEST = float(np.finfo(float).tiny)
+_INVERSE_FACTORIALS = tuple(1.0 / math.factorial(k) for k in range(15))
+_LOG = (
+    6.666666666666735130e-01,
+    3.999999999940941908e-01,
+    2.857142874366239149e-01,
+    2.222219843214978396e-01,
+    1.818357216161805012e-01,
+    1.531383769920937332e-01,
+    1.479819860511658591e-01,
+)
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+
+
+# What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
+
+
+@intrinsic
+def _bits(context, number):
+    """The bits of a double, as an integer."""
+
+    def cast(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(types.int64))
+
+    return types.int64(types.float64), cast
+
+
+@intrinsic
+def _double(context, bits):
+    """The double that has these bits."""
+
+    def cast(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
+
+    return types.float64(types.int64), cast
+
+
+@part
+def logarithms(values, out):
+    """Logarithms of numbers >= 0, to 1 ulp; -inf below the smallest normal double.
+
+    With f = m - 1 and s = f / (2 + f), log m = f - s f + s R(s^2), R a minimax polynomial: the
+    function of fdlibm.
+    """
+    for c in range(values.size):
+        shifted = _bits(values[c]) + (_ONE - _SPLIT)
+        k = _double((shifted >> 52) | _MAGIC) - _BIAS
+        f = _double((shifted & _FRACTION) + _SPLIT) - 1.0
+        s = f / (2.0 + f)
+        z = s * s
+        w = z * z
+        odd = w * (_LOG[1] + w * (_LOG[3] + w * _LOG[5]))
+        even = z * (_LOG[0] + w * (_LOG[2] + w * (_LOG[4] + w * _LOG[6])))
+        half = 0.5 * f * f
+        log = k * _LN2_HIGH - ((half - (s * (half + odd + even) + k * _LN2_LOW)) - f)
+        out[c] = log if values[c] >= _SMALLEST else -np.inf
+
+
+def facet_numbers(dimension: int) -> tuple[int, ...]:
+    """The facets of a cell: loops over a tuple, whose length a kernel knows, are unrolled."""
+    return tuple(range(dimension))
+
+
+@kernel
+def face_factors(facets, log_density, neighbours, weights, factors):
+    """exp(g_f) at the facets of own cells, from the log densities of own and ghost cells."""
+    d = len(facets)
+    for c in range(neighbours.shape[0]):
+        here = log_density[c]
+        steepest = STEEPEST
+        # Beside an empty cell (below the smallest double) there is no slope to speak of.
+        resolved = here > -np.inf
+        for i in range(d):
+            slope = 0.0
+            for j in range(d):
+                there = log_density[neighbours[c, j]]
+                resolved = resolved and there > -np.inf
+                slope += weights[c, i, j] * (there - here)
+            steepest = max(steepest, abs(slope))
+            factors[c, i] = slope
+        share = STEEPEST / steepest
+        for i in range(d):
+            factors[c, i] = factors[c, i] * share if resolved else 0.0
+    # exp(x) = exp(x / 2)^2, the latter by its series: |x| <= 1 leaves 1e-17.
+    flat = factors.reshape(-1)
+    for e in range(factors.size):
+        x = 0.5 * flat[e]
+        series = _INVERSE_FACTORIALS[14]
+        for k in range(13, -1, -1):
+            series = series * x + _INVERSE_FACTORIALS[k]
+        flat[e] = series * series

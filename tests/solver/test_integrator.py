@@ -1,0 +1,128 @@
+"""The compiled integrator takes the steps of PETSc's TS, one by one or many at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from petsc4py import PETSc
+
+import numpy as np
+import pytest
+
+from meanfield_pde import Attention, circle_mesh, read_case, solve, sphere_mesh
+from meanfield_pde.mesh.reconstruction import STEEPEST, face_factors, facet_numbers, logarithms
+from meanfield_pde.solver.integrator import SSPRungeKutta
+from meanfield_pde.solver.settings import SolverCase
+from meanfield_pde.solver.simulation import Simulation
+from meanfield_pde.solver.transport import SCHEMES, Transport
+
+
+def simulation(d: int, beta: float, scheme: str) -> Simulation:
+    mesh = circle_mesh(60) if d == 2 else sphere_mesh(320)
+    value = np.array([[1.0, 0.2, 0.0], [0.0, 0.3, 0.1], [0.0, 0.0, -0.4]])[:d, :d]
+    attention = Attention(np.eye(d), np.eye(d), value, beta)
+    return Simulation(attention, mesh, "1 + 0.5*x + 0.3*x*y", settings=SolverCase(scheme=scheme))
+
+
+@pytest.mark.parametrize("scheme", ["muscl", "upwind"])
+@pytest.mark.parametrize("beta", [3.0, math.inf])
+@pytest.mark.parametrize("d", [2, 3])
+def test_they_are_the_stages_of_petsc(d: int, beta: float, scheme: str) -> None:
+    ours = simulation(d, beta, scheme)
+    options = PETSc.Options()
+    options.setValue("ts_ssp_type", "rks2")
+    try:
+        theirs = simulation(d, beta, scheme)
+    finally:
+        options.delValue("ts_ssp_type")
+    for run in (ours, theirs):
+        run.evolution.advance(3.0)
+        run.close()
+    assert ours.evolution.step == theirs.evolution.step
+    assert ours.evolution.masses == pytest.approx(theirs.evolution.masses, rel=1e-11)
+
+
+def test_petsc_takes_the_steps_of_an_adaptive_mesh_too() -> None:
+    """Patches, regrids and frozen velocities: the same cells, and masses to rounding."""
+    case = read_case(Path(__file__).parents[2] / "demos" / "circle.toml")
+    options, found = PETSc.Options(), []
+    for method in (None, "rks2"):
+        if method:
+            options.setValue("ts_ssp_type", method)
+        try:
+            mesh = circle_mesh(60)
+            found.append(solve(case.attention, mesh, case.initial, until=8.5, resolution=1e-2))
+        finally:
+            if method:
+                options.delValue("ts_ssp_type")
+    ours, theirs = found
+    assert ours.history["spot_mass"][-1] > 0.1
+    assert theirs.steps == ours.steps
+    np.testing.assert_array_equal(theirs.cells_at(-1).vertices, ours.cells_at(-1).vertices)
+    assert theirs.masses[-1] == pytest.approx(ours.masses[-1], rel=1e-8, abs=1e-15)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_many_steps_at_once_are_the_same_steps(d: int) -> None:
+    together, apart = simulation(d, math.inf, "muscl"), simulation(d, math.inf, "muscl")
+    lengths = []
+    for until in (0.7, 4.0):
+        together.evolution.advance(until)
+        apart.evolution.advance(until, lambda state: lengths.append(state.last_dt))
+    one, other = together.evolution, apart.evolution
+    assert len(lengths) == one.step == other.step > 20
+    assert (one.time, one.last_dt, one.mass) == (other.time, other.last_dt, other.mass)
+    assert one.masses.tolist() == other.masses.tolist()
+
+
+def test_many_steps_stop_before_a_mass_is_negative() -> None:
+    """Where the scheme allows steps far too long, none of them is kept."""
+    run = simulation(2, math.inf, "muscl").evolution
+    loose = Transport(run.state.volumes, replace(SCHEMES["muscl"], positive=1e3))
+    found = SSPRungeKutta(loose).many(run.state.masses, run.velocity(), 0.0, 50.0, 5.0)
+    assert found.steps == 0
+    np.testing.assert_array_equal(found.masses.doubles, run.masses)
+
+
+def test_a_step_that_is_too_long_has_no_result() -> None:
+    run = simulation(2, math.inf, "muscl").evolution
+    integrator = SSPRungeKutta(run.equation.transport)
+    before = run.masses.copy()
+    assert integrator.step(run.state.masses, run.velocity(), None, 50.0) is None
+    assert integrator.many(run.state.masses, run.velocity(), 0.0, 50.0, 50.0).steps == 0
+    np.testing.assert_array_equal(run.masses, before)
+
+
+def test_logarithms() -> None:
+    rng = np.random.default_rng(3)
+    tiny = float(np.finfo(float).tiny)
+    values = np.concatenate(
+        [10 ** rng.uniform(-307, 308, 2000), rng.uniform(0.7, 1.5, 2000), [1.0, tiny]]
+    )
+    found = np.empty_like(values)
+    logarithms(values, found)
+    assert found == pytest.approx(np.log(values), rel=5e-16, abs=0)
+    nothing = np.empty(2)
+    logarithms(np.array([0.0, tiny / 2]), nothing)
+    assert nothing.tolist() == [-math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_factors_are_exponentials_of_limited_slopes(d: int) -> None:
+    rng = np.random.default_rng(d)
+    cells = 50
+    neighbours = np.argsort(rng.random((cells, cells)), axis=1)[:, :d]
+    weights = rng.normal(size=(cells, d, d))
+    logs = rng.normal(size=cells)
+    logs[7] = -math.inf
+    factors = np.empty((cells, d))
+    face_factors(facet_numbers(d), logs, neighbours, weights, factors)
+    with np.errstate(invalid="ignore"):
+        slopes = np.einsum("cij,cj->ci", weights, logs[neighbours] - logs[:, None])
+        limited = slopes * STEEPEST / np.maximum(np.abs(slopes).max(axis=1), STEEPEST)[:, None]
+    beside_nothing = np.isinf(logs) | np.isinf(logs[neighbours]).any(axis=1)
+    limited[beside_nothing] = 0.0
+    assert 1 < beside_nothing.sum() < cells
+    assert factors == pytest.approx(np.exp(limited), rel=2e-15, abs=0)
