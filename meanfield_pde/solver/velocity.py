@@ -18,6 +18,7 @@ from meanfield_pde.amr.patches import sources as patch_sources
 from meanfield_pde.attention.cell_sources import refinement_pays, three_points
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.reconstructed_sources import ReconstructedSources
+from meanfield_pde.attention.sum.direct import with_points
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.attention.sum.summation import plain_softmax
 from meanfield_pde.attention.term import Sources, VelocityTerm
@@ -174,20 +175,13 @@ class MeanField:
         """Means and log Z at vertices, with those of the patches added to those of the cells."""
         if not patches:
             return sums
-        vertices = self.volumes.vertices if wanted is None else self.volumes.vertices[wanted]
-        d = self.volumes.dimension
-        places, logs = patch_sources(patches, d)
-        exponent = np.column_stack([sums[:, -1], self.attention.scores(vertices) @ places.T + logs])
-        largest = exponent.max(axis=1, keepdims=True)
-        weight = np.exp(exponent - largest)
-        total = weight.sum(axis=1)
-        means = (weight[:, :1] * sums[:, :d] + weight[:, 1:] @ places) / total[:, None]
-        return np.column_stack([means, largest[:, 0] + np.log(total)])
+        scores = self._scores if wanted is None else self._scores[wanted]
+        return with_points(sums, scores, *patch_sources(patches, self.volumes.dimension))
 
     def _shared_sum(self) -> SharedSum:
         volumes, attention = self.volumes, self.attention
         own = slice(0, volumes.owned)
-        scores = attention.scores(volumes.vertices)
+        scores = self._scores = attention.scores(volumes.vertices)
         if self._reconstructed is not None:
             self._points = self._reconstructed.points
             return SharedSum(volumes.comm, self._points, volumes.vertices, scores, self.tolerance)
