@@ -111,7 +111,7 @@ def retire(patches: Patches, width: float, settings: PatchSettings) -> tuple[Pat
     """Return patches that stay, and those, or parts of them, that are to be deposited."""
     kept, retired = NONE, NONE
     for patch in patches:
-        if patch.is_point:
+        if patch.is_point or patch.extent <= min(settings.lost, settings.retire_width) * width:
             kept += (patch,)
             continue
         far = np.linalg.norm(patch.middles - patch.centre, axis=1) > settings.lost * width

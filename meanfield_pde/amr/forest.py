@@ -133,19 +133,8 @@ class Forest:
         return Forest(keys[keep], levels[keep], corners[keep], self.roots or self)
 
     def holding(self, points: np.ndarray) -> np.ndarray:
-        """The leaf that holds each point.
-
-        Found on the way down from its root, by the side of each cut that it lies on.
-        """
-        roots = self.roots or self
-        root = _walk(points, roots._centres, roots._inverse, roots.neighbours)
-        keys = root << DEEPEST
-        _descend(keys, roots.corners[root], points, int(self.levels.max()))
-        return np.asarray(np.searchsorted(self.keys, keys, "right") - 1)
-
-    @cached_property
-    def _centres(self) -> np.ndarray:
-        return normalised(self.corners.mean(axis=1))
+        """The leaf that holds each point, found by a walk across facets from that of the last."""
+        return np.asarray(_walk(points, self._inverse, self.neighbours))
 
     @cached_property
     def _inverse(self) -> np.ndarray:
@@ -235,19 +224,6 @@ def _longest_edge_first(surface: Surface) -> np.ndarray:
 
 
 @part
-def _side(corners, middle, x):
-    """On which side of the cut through the middle of the first edge a point lies, by the sign."""
-    if x.size == 2:
-        return middle[0] * x[1] - middle[1] * x[0]
-    c = corners[2]
-    return (
-        (c[1] * middle[2] - c[2] * middle[1]) * x[0]
-        + (c[2] * middle[0] - c[0] * middle[2]) * x[1]
-        + (c[0] * middle[1] - c[1] * middle[0]) * x[2]
-    )
-
-
-@part
 def _lowest(inverse, x):
     """The least coordinate of a point in a cell, and its vertex: >= 0 in the cell that holds it."""
     vertex, least = 0, np.inf
@@ -261,9 +237,9 @@ def _lowest(inverse, x):
 
 
 @kernel
-def _walk(points, centres, inverse, neighbours):
+def _walk(points, inverse, neighbours):
     """The cell that holds each point: across facets that it lies behind, from that of the last."""
-    cells = centres.shape[0]
+    cells = inverse.shape[0]
     found = np.empty(points.shape[0], dtype=np.int64)
     at = -1
     for p in range(points.shape[0]):
@@ -283,33 +259,3 @@ def _walk(points, centres, inverse, neighbours):
                     at, best = c, least
         found[p] = at
     return found
-
-
-@kernel
-def _descend(keys, corners, points, levels):
-    """Add to keys of roots the way down to the points; corners become those of the last cell."""
-    d = points.shape[1]
-    middle, last = np.empty(d), np.empty(d)
-    for p in range(keys.size):
-        cell = corners[p]
-        for level in range(1, levels + 1):
-            length = 0.0
-            for i in range(d):
-                middle[i] = cell[0, i] + cell[1, i]
-                length += middle[i] * middle[i]
-            for i in range(d):
-                middle[i] /= np.sqrt(length)
-            second = _side(cell, middle, points[p]) * _side(cell, middle, cell[1]) > 0
-            if second:
-                keys[p] += np.int64(1) << (DEEPEST - level)
-            for i in range(d):
-                if d == 2:
-                    cell[0 if second else 1, i] = middle[i]
-                else:
-                    last[i] = cell[2, i]
-                    if second:
-                        cell[0, i], cell[1, i] = cell[1, i], last[i]
-                    else:
-                        cell[1, i] = cell[0, i]
-                        cell[0, i] = last[i]
-                    cell[2, i] = middle[i]

@@ -114,7 +114,13 @@ class Patch:
     @cached_property
     def middles(self) -> np.ndarray:
         """Where the cells are, N x d."""
-        return normalised(self.vertices[self.cells].mean(axis=1))
+        return np.asarray(_middles(self.vertices, self.cells))
+
+    @cached_property
+    def extent(self) -> float:
+        """A bound on the distance of any cell from the mean."""
+        away = self.offsets - self._shape[0]
+        return 2.0 * float(np.sqrt((away * away).sum(axis=1).max()))
 
     @cached_property
     def centre(self) -> np.ndarray:
@@ -258,6 +264,22 @@ def _moments(offsets, cells, masses):
                 product = (middles[c, i] - mean[i]) / scale * ((middles[c, j] - mean[j]) / scale)
                 covariance[i, j] += masses[c] / total * product
     return mean, scale, covariance
+
+
+@kernel
+def _middles(vertices, cells):
+    """Normalised mean of the vertices of each cell."""
+    d = vertices.shape[1]
+    found = np.zeros((cells.shape[0], d))
+    for c in range(cells.shape[0]):
+        length = 0.0
+        for i in range(d):
+            for j in range(cells.shape[1]):
+                found[c, i] += vertices[cells[c, j], i]
+            length += found[c, i] * found[c, i]
+        for i in range(d):
+            found[c, i] /= math.sqrt(length)
+    return found
 
 
 @kernel
