@@ -137,7 +137,9 @@ def columns(dimension: int, cost: str = CompareCase.cost) -> tuple[Observable, .
             required=True,
         ),
         *_distances(length),
-        Observable("log_energy", lambda s: s.log_energy, "logarithm of the energy, which overflows"),
+        Observable(
+            "log_energy", lambda s: s.log_energy, "logarithm of the energy, which overflows"
+        ),
         Observable(
             "unresolved_mass",
             lambda s: s.unresolved,
