@@ -48,6 +48,7 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 
 import numpy as np
@@ -105,12 +106,18 @@ class Leaves:
 
 
 class Indicators:
-    """The refinement indicators of one state.
+    """The refinement indicators of one state, and what they are computed from.
 
     Attributes:
         leaves: the mesh.
+        settings: the tolerance, and the constants of the indicators.
+        layer: the attention, or the heads, that act.
+        speed: largest normal velocity through a facet, of all cells.
+        masses: of all cells as parts of the whole, without those of patches.
         slopes: gradients of log rho in the cells, for a `Remap`.
-        w1: the first indicator, cell by cell; `total` is their sum.
+        missed, steep: o and s of all cells.
+        patches: what the leaves leave open of the place of their mass, in widths of the leaves.
+        every: the indicators, in the order of `INDICATORS`.
     """
 
     def __init__(
@@ -122,7 +129,7 @@ class Indicators:
         settings: AdaptSettings,
         patches: Patches = NONE,
     ) -> None:
-        """Evaluate them.
+        """Look at a state.
 
         Args:
             leaves: the mesh.
@@ -133,67 +140,161 @@ class Indicators:
             patches: mass beside the cells.
         """
         self.leaves = leaves
-        self._settings = settings
-        self._heads = layer.heads
-        self._turns = bool(np.isinf(relaxation_time(layer)))
-        turn = 2 * np.pi / max(speed_bound(layer), 1e-300)
-        self._way = speed * (turn if self._turns else relaxation_time(layer))
-        self._inverse_width_squared = inverse_kernel_width_squared(layer)
-        self._patches = _patch_indicator(leaves, patches)
-        self._masses = np.zeros(len(log_masses))  # where all of the mass is in patches
+        self.settings = settings
+        self.layer = layer
+        self.speed = speed
+        self.patches = _patch_indicator(leaves, patches)
+        self.masses = np.zeros(len(log_masses))  # where all of the mass is in patches
         if (largest := log_masses.max()) > -np.inf:
-            self._masses = np.exp(log_masses - largest)
-            self._masses /= self._masses.sum()
-            self._masses *= 1 - float(sum(patch.mass for patch in patches))
-        self._log_density = leaves.log_density(log_masses)
-        self.slopes, self._missed, self._steep = leaves.variation(self._log_density)
-        self.w1 = self._w1(1.0)
-        self.total = float(self.w1.sum())
+            self.masses = np.exp(log_masses - largest)
+            self.masses /= self.masses.sum()
+            self.masses *= 1 - float(sum(patch.mass for patch in patches))
+        self.slopes, self.missed, self.steep = leaves.variation(leaves.log_density(log_masses))
+        self.every = tuple(one(self) for one in INDICATORS)
 
-    def _w1(self, wider: float) -> np.ndarray:
-        """The first indicator, for this mesh or for cells `wider` times as wide."""
-        use = self._settings.indicators
-        volumes = wider ** (self.leaves.forest.dimension - 1)
-        missed = use.flux_share * self._missed * wider**2 + self._excess(wider)
-        width = self.leaves.width * wider
-        offset = use.offset_share * width * np.minimum(self._steep * wider, STEEPEST)
+    @property
+    def total(self) -> float:
+        """The first indicator, of the whole mesh: an estimate of its part of the error in W_1."""
+        return next(one for one in self.every if isinstance(one, W1)).total
+
+    @property
+    def parent(self) -> float:
+        """How many times as wide as a leaf its parent is."""
+        return float(2.0 ** (1 / (self.leaves.forest.dimension - 1)))
+
+    def excess(self, wider: float = 1.0) -> np.ndarray:
+        """S - 1, or zero, for cells `wider` times as wide."""
+        return np.maximum(self.steep * wider - STEEPEST, 0.0)
+
+
+class Indicator(ABC):
+    """A refinement indicator of a state: when the mesh has to change, and what then becomes of it.
+
+    The mesh is looked at every few steps, and a look halves a cell once. So what must hold between
+    looks is refined before it is broken, and coarsened only where it would not soon be refined
+    again. Each array has a truth value for every leaf.
+    """
+
+    def __init__(self, state: Indicators) -> None:
+        self.state = state
+
+    @abstractmethod
+    def broken(self) -> bool:
+        """Whether the mesh has to change. If not for any indicator, it stays as it is."""
+
+    @abstractmethod
+    def refine(self) -> np.ndarray:
+        """The leaves to be refined when the mesh changes, on whatever indicator's account."""
+
+    @abstractmethod
+    def coarsen(self) -> np.ndarray:
+        """The leaves that their parents may take the place of."""
+
+
+class W1(Indicator):
+    """The first: W_1 between the density and the exact one, which all cells add to."""
+
+    def __init__(self, state: Indicators) -> None:
+        super().__init__(state)
+        layer, relaxation = state.layer, relaxation_time(state.layer)
+        self._turns = bool(np.isinf(relaxation))
+        turn = 2 * np.pi / max(speed_bound(layer), 1e-300)
+        self._way = state.speed * (turn if self._turns else relaxation)
+        self.errors = self._errors(1.0)
+        self.total = float(self.errors.sum())
+
+    def broken(self) -> bool:
+        """Whether the sum comes near the tolerance."""
+        settings = self.state.settings
+        return self.total > settings.refine_above * settings.tolerance
+
+    def refine(self) -> np.ndarray:
+        """The leaves that add most to the sum, until the others are well below the tolerance."""
+        if not self.broken():
+            return np.zeros(len(self.errors), dtype=bool)
+        settings = self.state.settings
+        return self.errors > _threshold(self.errors, settings.refine_to * settings.tolerance)
+
+    def coarsen(self) -> np.ndarray:
+        """The leaves whose parents, siblings being alike, add next to nothing together."""
+        parents, settings = self._errors(self.state.parent), self.state.settings
+        return parents <= _threshold(parents, settings.coarsen_to * settings.tolerance)
+
+    def _errors(self, wider: float) -> np.ndarray:
+        """What each cell adds, on this mesh or for cells `wider` times as wide."""
+        state = self.state
+        use = state.settings.indicators
+        volumes = wider ** (state.leaves.forest.dimension - 1)
+        missed = use.flux_share * state.missed * wider**2 + state.excess(wider)
+        width = state.leaves.width * wider
+        offset = use.offset_share * width * np.minimum(state.steep * wider, STEEPEST)
         most = np.inf if self._turns else width
-        found = volumes * self._masses * np.minimum(most, offset + self._way * missed)
-        return np.asarray(found + self._patches * wider * width)
+        found = volumes * state.masses * np.minimum(most, offset + self._way * missed)
+        return np.asarray(found + state.patches * wider * width)
 
-    def _excess(self, wider: float = 1.0) -> np.ndarray:
-        return np.maximum(self._steep * wider - STEEPEST, 0.0)
 
-    def w1_of_parents(self) -> np.ndarray:
-        """The first indicator for the parent of each leaf, its sibling being like it."""
-        return self._w1(2.0 ** (1 / (self.leaves.forest.dimension - 1)))
+class Profile(Indicator):
+    """The second: the shape of clusters, at finite temperature."""
 
-    def profile(self, part: float = 1.0, wider: float = 1.0) -> np.ndarray:
-        """Cells that the second indicator wants smaller.
+    def broken(self) -> bool:
+        """Whether a cell of a cluster has o + s - 1 above its bound."""
+        return bool(self._open().any())
 
-        Args:
-            part: of the bounds on o + s - 1.
-            wider: f: asks for cells f times as wide instead.
-        """
-        use = self._settings.indicators
-        if not self._inverse_width_squared:
-            return np.zeros(self.leaves.forest.count, dtype=bool)
-        shape = self._missed * wider**2 + self._excess(wider)
-        wide = self.leaves.width * wider > use.narrowest * self._settings.tolerance
-        cluster = self._masses > use.cluster_mass / wider
+    def refine(self) -> np.ndarray:
+        """The cells of clusters that come near the bound."""
+        return self._open(self.state.settings.profile_refine)
+
+    def coarsen(self) -> np.ndarray:
+        """The cells whose parents would stay far from it."""
+        return ~self._open(self.state.settings.profile_coarsen, self.state.parent)
+
+    def _open(self, part: float = 1.0, wider: float = 1.0) -> np.ndarray:
+        """Cells of clusters, f times as wide, with o + s - 1 above a part of the bound."""
+        state = self.state
+        use = state.settings.indicators
+        if not inverse_kernel_width_squared(state.layer):
+            return np.zeros(state.leaves.forest.count, dtype=bool)
+        shape = state.missed * wider**2 + state.excess(wider)
+        wide = state.leaves.width * wider > use.narrowest * state.settings.tolerance
+        cluster = state.masses > use.cluster_mass / wider
         return np.asarray(cluster & wide & (shape > part * use.profile))
 
-    def kernel(self, wider: float = 1.0) -> np.ndarray:
-        """Cells that the third indicator wants smaller were they `wider` times as wide."""
-        return np.asarray(self.leaves.width * wider > self._widest)
+
+class WidestCells(Indicator):
+    """An indicator that says how wide each cell may be."""
 
     @cached_property
-    def _widest(self) -> np.ndarray:
-        """How wide the third indicator lets each cell be: without bound at zero temperature."""
-        x, use = self.leaves.centre, self._settings.indicators
-        kernel = self._inverse_width_squared**-0.5 if self._inverse_width_squared else np.inf
+    @abstractmethod
+    def widest(self) -> np.ndarray:
+        """The largest width of each leaf."""
+
+    def broken(self) -> bool:
+        """Whether a leaf is wider than it may be."""
+        return bool(self.refine().any())
+
+    def refine(self) -> np.ndarray:
+        """The leaves that are wider than they may be."""
+        return self._wider_than_allowed(1.0)
+
+    def coarsen(self) -> np.ndarray:
+        """The leaves whose parents would not nearly be wider than that."""
+        return ~self._wider_than_allowed(self.state.settings.spare * self.state.parent)
+
+    def _wider_than_allowed(self, wider: float) -> np.ndarray:
+        return np.asarray(self.state.leaves.width * wider > self.widest)
+
+
+class Kernel(WidestCells):
+    """The third: no cell is wider than velocities change over; no bound at zero temperature."""
+
+    @cached_property
+    def widest(self) -> np.ndarray:
+        """The length l(x), or a part of the attention kernel."""
+        x, use = self.state.leaves.centre, self.state.settings.indicators
+        inverse = inverse_kernel_width_squared(self.state.layer)
+        kernel = inverse**-0.5 if inverse else np.inf
         found = np.full(len(x), use.kernels[x.shape[1]] * kernel)
-        for head in self._heads:
+        for head in self.state.layer.heads:
             if head.zero_temperature or head.beta == 0:
                 continue
             score = np.linalg.norm(head.scores(x), axis=1)
@@ -203,6 +304,20 @@ class Indicators:
             length = np.sqrt(np.maximum(1.0, score)) / change
             found = np.minimum(found, use.velocity_lengths * length)
         return found
+
+
+# What a mesh is refined by.
+INDICATORS: tuple[type[Indicator], ...] = (W1, Profile, Kernel)
+
+
+def _threshold(values: np.ndarray, budget: float) -> float:
+    """A bound such that the values up to it add up to less than the budget, nearly.
+
+    A power of sqrt(2), so that it does not hang on the last digits of the masses.
+    """
+    ordered = np.sort(values)
+    last = min(int(np.searchsorted(np.cumsum(ordered), budget)), len(ordered) - 1)
+    return float(2.0 ** (np.floor(2 * np.log2(max(ordered[last], 1e-300))) / 2))
 
 
 def _patch_indicator(leaves: Leaves, patches: Patches) -> np.ndarray:

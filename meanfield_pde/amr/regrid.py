@@ -62,27 +62,19 @@ class Regrid:
         return masses if self.coarsen is None else masses.remapped(self.coarsen)
 
 
-def mark(indicators: Indicators, settings: AdaptSettings) -> Marks:
+def mark(indicators: Indicators) -> Marks:
     """Return which leaves are to be refined, and which may be coarsened.
 
-    None of either unless one has to be refined. Thresholds are rounded to powers of sqrt(2), so
-    that they do not hang on the last digits of the masses.
+    None of either unless an indicator is broken.
     """
     forest = indicators.leaves.forest
-    nothing = np.zeros(forest.count, dtype=bool)
-    full = indicators.total > settings.refine_above * settings.tolerance
-    if not (full or indicators.profile().any() or indicators.kernel().any()):
+    if not any(one.broken() for one in indicators.every):
+        nothing = np.zeros(forest.count, dtype=bool)
         return nothing, nothing
-    refine = indicators.profile(settings.profile_refine) | indicators.kernel()
-    if full:
-        budget = settings.refine_to * settings.tolerance
-        refine |= indicators.w1 > _threshold(indicators.w1, budget)
-    parents = indicators.w1_of_parents()
-    coarsen = parents <= _threshold(parents, settings.coarsen_to * settings.tolerance)
-    wider = 2.0 ** (1 / (forest.dimension - 1))
-    coarsen &= ~refine & (forest.levels > 0)
-    coarsen &= ~indicators.profile(settings.profile_coarsen, wider)
-    coarsen &= ~indicators.kernel(settings.spare * wider)
+    refine = np.any([one.refine() for one in indicators.every], axis=0)
+    coarsen = ~refine & (forest.levels > 0)
+    for one in indicators.every:
+        coarsen &= one.coarsen()
     return refine, coarsen
 
 
@@ -139,10 +131,3 @@ def limited(
             f"adapt.max_cells = {settings.max_cells}; give a larger one of these, or a smaller beta"
         )
     return forest
-
-
-def _threshold(values: np.ndarray, budget: float) -> float:
-    """A bound such that the values up to it add up to less than the budget, nearly."""
-    ordered = np.sort(values)
-    last = min(int(np.searchsorted(np.cumsum(ordered), budget)), len(ordered) - 1)
-    return float(2.0 ** (np.floor(2 * np.log2(max(ordered[last], 1e-300))) / 2))

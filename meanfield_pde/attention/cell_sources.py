@@ -20,10 +20,16 @@ None of this depends on the masses, so that a run that is continued goes on as i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from meanfield_pde.attention.sum import AttentionSum
+from meanfield_pde.attention.term import Sources
 from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+
+Mean = Callable[[np.ndarray, Sources], np.ndarray]
+Width = Callable[[np.ndarray], np.ndarray]
 
 _SAMPLE = 256  # targets at which the error is measured
 _STRUCTURE = 0.25  # L
@@ -48,30 +54,54 @@ def three_points(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refinement_pays(
-    cells: np.ndarray, targets: np.ndarray, scores: np.ndarray, tolerance: float
+    cells: np.ndarray, targets: np.ndarray, mean: Mean, inverse_width_squared: Width
 ) -> bool:
     """Whether three points a cell are more accurate than one, by the estimate above.
 
     Args:
         cells: corners of all cells, cells x d x d.
         targets: the points x, N x d.
-        scores: their scores, N x d.
-        tolerance: of the attention sum.
+        mean: m at points x for sources, or whatever is of the order of one and is to be accurate.
+        inverse_width_squared: |w| at points x; infinite where it is not known.
     """
     sample = np.unique(np.linspace(0, len(targets) - 1, _SAMPLE).astype(int))
+    at = targets[sample]
     volume = geometry.cell_volume(cells)
     centres = geometry.normalised(geometry.cell_mean(cells))
     points, shares = three_points(cells)
-
-    def mean(sources: np.ndarray, masses: np.ndarray) -> np.ndarray:
-        at = AttentionSum(sources, targets[sample], scores[sample], tolerance)
-        return at.evaluate(np.log(masses))[0]
-
-    one = mean(centres, volume)
-    three = mean(points.reshape(-1, cells.shape[-1]), (volume[:, None] * shares).ravel())
+    one = mean(at, Sources.of(centres, volume))
+    masses = (volume[:, None] * shares).ravel()
+    three = mean(at, Sources.of(points.reshape(-1, cells.shape[-1]), masses))
     error_of_one = np.sqrt(((one - three) ** 2).sum(axis=1).mean())
     spread = (shares * geometry.geodesic_distance(points, centres[:, None]) ** 2).sum(axis=1)
     variance = (volume @ spread) / volume.sum() / (cells.shape[-1] - 1)
-    length = float(np.linalg.norm(scores[sample], axis=1).mean())
+    length = float(inverse_width_squared(at).mean())
     lost = variance / 2 * max(1.0, _STRUCTURE**-3 / (1 + length))
     return bool(error_of_one > lost)
+
+
+class FixedSources:
+    """Points that stand for all cells, the same on every rank: the centre of each, or three points.
+
+    Attributes:
+        points: of all cells in input order.
+        points_per_cell: 1 or 3, as a text.
+    """
+
+    def __init__(self, volumes: FiniteVolumes, *, three: bool) -> None:
+        """Collective."""
+        own = slice(0, volumes.owned)
+        self.points_per_cell = "3" if three else "1"
+        self._log_shares: np.ndarray | None = None
+        if three:
+            points, shares = three_points(volumes.gather(volumes.cell_points[own]))
+            self.points = points.reshape(-1, volumes.dimension)
+            self._log_shares = np.log(shares)
+        else:
+            self.points = volumes.gather(volumes.centre[own])
+
+    def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
+        """Those of the points, for those of all cells."""
+        if self._log_shares is None:
+            return log_masses
+        return np.asarray((log_masses[:, None] + self._log_shares).ravel())

@@ -170,6 +170,10 @@ class Attention(VelocityTerm):
         """The scores w = beta B^T x, row by row: the exponent of the softmax at y is <w, y>."""
         return self.beta * (x @ self.key_query.T)
 
+    def inverse_kernel_width_squared(self, x: np.ndarray) -> np.ndarray:
+        """|w| at each row of x: the kernel exp(<w, y>) on the sphere is |w|^(-1/2) wide."""
+        return np.asarray(np.linalg.norm(self.scores(x), axis=1))
+
     def mean(
         self,
         x: np.ndarray,

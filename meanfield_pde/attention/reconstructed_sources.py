@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meanfield_pde.attention.cell_sources import three_points
-from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.cell_sources import Width, three_points
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import gradient_weights
@@ -69,13 +68,20 @@ class ReconstructedSources:
         points: three for each wide cell, and then one for each narrow one.
     """
 
-    def __init__(self, attention: Attention, volumes: FiniteVolumes) -> None:
-        """Collective."""
+    points_per_cell = "1 or 3"
+
+    def __init__(self, inverse_width_squared: Width, volumes: FiniteVolumes) -> None:
+        """Collective.
+
+        Args:
+            inverse_width_squared: that of the kernel at points x; infinite where it is not known.
+            volumes: the mesh.
+        """
         self._cells = cells = SlopedCells(volumes)
         width = np.exp(cells.log_volume / (volumes.dimension - 1))
         # Where the kernel is as wide as the sphere, width^2 is still what a centre, which lies
         # farther out than the mean of its cell, changes the mean of all by.
-        length = np.maximum(np.linalg.norm(attention.scores(cells.centre), axis=1), 1.0)
+        length = np.maximum(inverse_width_squared(cells.centre), 1.0)
         self._wide = width * np.sqrt(length) > _NARROW
         self.points = np.concatenate(
             [

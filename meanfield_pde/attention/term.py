@@ -57,6 +57,15 @@ class VelocityTerm(ABC):
     def speed_bound(self) -> float:
         """A bound on |g|, and on how fast it changes, over the unit ball."""
 
+    def inverse_kernel_width_squared(self, x: np.ndarray) -> np.ndarray:
+        """1 / l^2 at each row of x, l the width over which sources weigh alike at x.
+
+        It decides where the finite volumes take one point a cell as source and where three, in a
+        term that depends on the density. By default nothing is known, and l = 0: three points in
+        all cells of an adaptive mesh.
+        """
+        return np.full(len(x), np.inf)
+
     @abstractmethod
     def push(
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12

@@ -7,6 +7,7 @@ The dataclasses mirror the sections of a case file, key by key; `case.file` read
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.surface import MOST_GRADE
+from meanfield_pde.solver.observables import own_observables
 from meanfield_pde.solver.settings import (
     CompareCase,
     NoiseCase,
@@ -122,6 +124,7 @@ class OutputCase:
 class Case:
     """One problem: attention, mesh, initial density, and how to solve and save it.
 
+    `observables` are formulas by the names of their columns in the history.
     `adapt` is the tolerance of an adaptive mesh and its largest size; None keeps the mesh as it is.
     `source` is the case file it came from, if any.
     """
@@ -133,6 +136,7 @@ class Case:
     initial: InitialDensity = field(default_factory=Uniform)
     noise: NoiseCase = field(default_factory=NoiseCase)
     solver: SolverCase = field(default_factory=SolverCase)
+    observables: Mapping[str, str] = field(default_factory=dict)
     compare: CompareCase | None = None
     output: OutputCase = field(default_factory=OutputCase)
     source: Path | None = None
@@ -147,6 +151,7 @@ class Case:
         if self.adapt is not None:
             object.__setattr__(self, "adapt", AdaptSettings.of(self.adapt, d))
         self.initial.check(d)
+        own_observables(self.observables, d)
         pieces(self.attention, 0.0, self.time.until)  # refuses layers that end before
         check_noise(self.noise.strength, self.solver, self.compare)
         if self.compare is not None and self.compare.zero_temperature:

@@ -40,11 +40,13 @@ from meanfield_pde.support.old_names import with_new_keys
 
 LOG = logging.getLogger("meanfield_pde")
 
+OBSERVABLES = "observables"
 SECTIONS: dict[str, tuple[str, ...]] = {
     "attention": ATTENTION_KEYS,
     **{name: term.keys for name, term in TERMS.items()},
     "initial": ("kind", *dict.fromkeys(key for one in KINDS.values() for key in one.keys)),
     "adapt": ADAPT_KEYS,
+    OBSERVABLES: (),
 } | {
     name: tuple(key.name for key in fields(section))
     for name, section in (
@@ -138,7 +140,8 @@ def _sections(document: Table) -> dict[str, Table]:
             )
         if not isinstance(table, dict):
             raise InputError(f"[{name}] must be a section, got {name} = {reprlib.repr(table)}")
-        known_keys(table, SECTIONS[name], f"[{name}]", SECTIONS)
+        if name != OBSERVABLES:  # of which each key is a column
+            known_keys(table, SECTIONS[name], f"[{name}]", SECTIONS)
     return document
 
 
@@ -170,6 +173,7 @@ def _case(sections: dict[str, Table], path: Path, until: float | None, output: A
         noise=NoiseCase(**sections.get("noise", {})),
         solver=SolverCase(**sections.get("solver", {})),
         time=_time(sections, until),
+        observables=sections.get(OBSERVABLES, {}),
         compare=CompareCase(**sections["compare"]) if "compare" in sections else None,
         output=OutputCase(**outputs),
         source=path,

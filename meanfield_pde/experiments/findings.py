@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meanfield_pde.solver.distances import COMPARED, ORDERS
 from meanfield_pde.theory.phases import Phases
 
 
@@ -15,9 +16,13 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
         phases: of the run.
     """
     lines = [str(phase) for phase in phases] + [str(stage) for stage in phases.stages]
-    for key, one in summary.get("least_distances", {}).items():
-        if one["time"] > 0 and not key.endswith("_zero"):  # a least distance that has been reached
-            lines.append(f"least {_name(key)}: {_with_interval(one)}, at t = {one['time']:g}")
+    least = summary.get("least_distances", {})
+    for p in ORDERS:
+        for compared in COMPARED:
+            one = least.get(compared.column(p))
+            if one and one["time"] > 0 and compared.least:  # one that has been reached
+                name = f"least W{p} {compared.least}"
+                lines.append(f"{name}: {_with_interval(one)}, at t = {one['time']:g}")
     predicted = summary["limit"].get("lifetime")
     lived = phases.lifetime
     if lived is not None and isinstance(predicted, float):
@@ -40,10 +45,3 @@ def _with_interval(one: dict[str, float]) -> str:
     if "low" not in one:
         return f"{one['value']:.4g} (atoms at the centres of cells)"
     return f"{one['value']:.4g} (between densities {one['low']:.4g} to {one['high']:.4g})"
-
-
-def _name(key: str) -> str:
-    """`w1_zero_to_limit` as "W1 of zero temperature to the limit"."""
-    order, _, what = key.partition("_")
-    named = {"limit": "to the limit", "zero_to_limit": "of zero temperature to the limit"}
-    return f"{order.upper()} {named.get(what, what)}"

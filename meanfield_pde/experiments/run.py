@@ -154,6 +154,7 @@ def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
             settings=case.solver,
             compare=case.compare,
             adapt=case.adapt,
+            observables=case.observables,
         )
     except InputError as error:
         raise InputError(f"{case.source}: {error}" if case.source else str(error)) from None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meanfield_pde.solver.distances import COMPARED
+from meanfield_pde.solver.distances import COMPARED, Compared
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.support.versions import versions
@@ -63,19 +63,23 @@ def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dic
             "limited_steps": simulation.evolution.state.clocks.limited,
         }
     if simulation.distances is not None:
-        names = [f"w{p}_{name}" for p in simulation.distances.settings.p for name in COMPARED]
-        least = {name: int(np.argmin(history[name])) for name in names if name in history}
         summary["least_distances"] = {
-            name: {"value": history[name][i], "time": solution.times[i]}
-            | {
-                key: history[f"{name}_{key}"][i]
-                for key in ("low", "high")
-                if f"{name}_{key}" in history
-            }
-            for name, i in least.items()
+            one.column(p): _least(solution, one, p)
+            for p in simulation.distances.settings.p
+            for one in COMPARED
+            if one.column(p) in history
         }
         summary["distances_not_closed"] = simulation.distances.open
     return summary
+
+
+def _least(solution: Solution, compared: Compared, p: int) -> dict[str, float]:
+    """The least distance of a history, when it was reached, and its interval if it has one."""
+    history = solution.history
+    i = int(np.argmin(history[compared.column(p)]))
+    found = {"value": history[compared.column(p)][i], "time": solution.times[i]}
+    bounds = zip(("low", "high"), compared.bounds(p), strict=True)
+    return found | {key: history[name][i] for key, name in bounds if name in history}
 
 
 def principal_axis(points: np.ndarray, masses: np.ndarray) -> tuple[np.ndarray, float]:

@@ -29,8 +29,9 @@ from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.tables import Row
 from meanfield_pde.solver.controller import Controller
-from meanfield_pde.solver.diagnostics import Diagnostics
+from meanfield_pde.solver.diagnostics import Diagnostics, Snapshot
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.observables import Kind, columns_of, row_of
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
 from meanfield_pde.solver.step_control import StepSettings
@@ -82,7 +83,8 @@ class Continuation:
         self.problem = Stationary(self._equation)
         layer = case.attention.layers[0]
         self.without_free_energy = without_free_energy(layer)
-        self._diagnostics = Diagnostics(self.volumes, settings.tolerance, layer, noise=1.0)
+        self._diagnostics = Diagnostics(self.volumes, settings.tolerance, layer)
+        self._columns = columns_of(self.volumes.dimension, Kind(noise=True))
         uniform, order = self.problem.uniform, self.problem.order(self.problem.uniform)
         self.uniform_row = self.row(StationaryState(uniform, 1.0, order, np.nan), np.nan)
         self._start = self.volumes.gather(cell_masses(case.initial, self.volumes))
@@ -124,8 +126,7 @@ class Continuation:
 
     def row(self, state: StationaryState, growth: float) -> Row:
         """What a table says about a state; its stability is yet to be marked. Collective."""
-        self._diagnostics.noise = state.strength
-        found = self._diagnostics.row(state.masses)
+        found = row_of(self._columns, self._snapshot(state.masses, state.strength))
         names = [name for name in found if name.startswith(("mean_", "second_"))]
         return {
             "strength": state.strength,
@@ -160,9 +161,14 @@ class Continuation:
         """Whether the free energy, if there is one, lets these masses come to a state."""
         if self.without_free_energy:
             return True
-        self._diagnostics.noise = state.strength
-        there, here = (self._diagnostics.row(one)["free_energy"] for one in (state.masses, masses))
+        there, here = (
+            self._snapshot(one, state.strength).free_energy for one in (state.masses, masses)
+        )
         return bool(there <= here + LOWER * state.strength)
+
+    def _snapshot(self, masses: np.ndarray, strength: float) -> Snapshot:
+        """The functionals of masses, with noise of this strength."""
+        return Snapshot(masses, self._diagnostics, masses, noise=strength)
 
     def _settle(self, masses: np.ndarray, strength: float) -> Found:
         """The stable state that the evolution from these masses comes to."""

@@ -11,15 +11,16 @@ from matplotlib.figure import Figure
 from meanfield_pde.figures.density import save, title
 from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
+from meanfield_pde.solver.distances import COMPARED, ORDERS
 from meanfield_pde.theory.phases import Phases
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
-# What is drawn, in this order: colours of Okabe and Ito, safe for the colour blind, and lines that
-# differ in grey, too.
-_CURVES = {
-    "limit": ("density to limit", "#0072B2", "-"),
-    "zero": ("density to zero temperature", "#D55E00", "-."),
-    "zero_to_limit": ("zero temperature to limit", "#009E73", "--"),
+# Of what is compared: colours of Okabe and Ito, safe for the colour blind, and lines that differ in
+# grey, too.
+_STYLES = {
+    "limit": ("#0072B2", "-"),
+    "zero": ("#D55E00", "-."),
+    "zero_to_limit": ("#009E73", "--"),
 }
 
 _PHASE_SHADES = ("#F0E442", "#56B4E9", "#E69F00", "#CC79A7")
@@ -33,7 +34,7 @@ def draw_distances(
     form: str = "png",
 ) -> Path | None:
     """Draw figures/distances.png, if the history has distances at two times or more."""
-    orders = [p for p in (1, 2) if any(f"w{p}_{name}" in history.history for name in _CURVES)]
+    orders = [p for p in ORDERS if any(one.column(p) in history.history for one in COMPARED)]
     if not orders or len(history.times) < 2:
         return None
     figure = Figure(figsize=(5.4 * len(orders) + 0.4, 4.8), layout="constrained")
@@ -50,19 +51,17 @@ def draw_distances(
 def _draw_order(axes: Axes, record: History, projection: ProjectionLimit, p: int) -> None:
     times, history = record.times, record.history
     shown = []
-    for name, (label, colour, style) in _CURVES.items():
-        key = f"w{p}_{name}"
+    for one in COMPARED:
+        key, (colour, style) = one.column(p), _STYLES[one.name]
         if key not in history:
             continue
         values = np.where(history[key] > 0, history[key], np.nan)
         shown.append(values)
-        axes.semilogy(times, values, style, color=colour, label=label)
-        if f"{key}_low" in history:
-            low, high = history[f"{key}_low"], history[f"{key}_high"]
+        axes.semilogy(times, values, style, color=colour, label=one.label)
+        if all(bound in history for bound in one.bounds(p)):
+            low, high = (history[bound] for bound in one.bounds(p))
             axes.fill_between(times, np.where(low > 0, low, np.nan), high, color=colour, alpha=0.3)
-    bars = [
-        history[f"quantisation_{name}"] for name in _CURVES if f"quantisation_{name}" in history
-    ]
+    bars = [history[one.quantisation] for one in COMPARED if one.quantisation in history]
     bar = np.max(bars, axis=0)
     axes.fill_between(
         times, 0, bar, color="0.85", lw=0, label="below the width of the cells", zorder=0

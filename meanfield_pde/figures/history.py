@@ -11,18 +11,8 @@ from matplotlib.figure import Figure
 from meanfield_pde.figures.density import save, title
 from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
+from meanfield_pde.solver.observables import Observable, column_named
 
-# By the beginning of their names; whatever is left gets a panel of its own.
-_GROUPS = {
-    "mean_": "first moments",
-    "second_": "second moments",
-    "w1_error_estimate": "w1_error_estimate",  # no distance of a density
-    "w1_": "$W_1$",
-    "w2_": "$W_2$",
-    "quantisation_": "width of the cells",
-}
-# Columns that are positive, and of interest where they are small.
-_LOGARITHMIC = ("w1_", "w2_", "quantisation_")
 _WIDE = 3  # panels side by side
 _STYLES = ("-", "--", "-.", ":")  # in turn, so that columns differ in grey
 _DECADES = 4  # from which on a column of positive numbers is drawn logarithmically
@@ -32,22 +22,22 @@ def draw_history(directory: Path, history: History, form: str = "png") -> Path |
     """Draw figures/history.png, if there are two saved times or more."""
     if len(history.times) < 2:
         return None
-    panels = _panels(list(history.history))
+    panels = _panels(history)
     rows = math.ceil(len(panels) / _WIDE)
     figure = Figure(figsize=(3.7 * _WIDE, 2.3 * rows + 0.5), layout="constrained")
     figure.suptitle(title(history, "History of the density"))
     grid = figure.subplots(rows, _WIDE, squeeze=False, sharex=True).ravel()
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    for axes, (name, columns) in zip(grid, panels.items(), strict=False):
-        shown = [history.history[column] for column in columns]
+    for axes, (heading, columns) in zip(grid, panels.items(), strict=False):
+        shown = [history.history[column.name] for column in columns]
         several = len(columns) > 1
         for i, (column, values) in enumerate(zip(columns, shown, strict=True)):
             style = _STYLES[i % len(_STYLES)]
-            axes.plot(history.times, values, style, lw=1.1, label=column)
-        if name.startswith(_LOGARITHMIC) or _spans_decades(shown):
+            axes.plot(history.times, values, style, lw=1.1, label=column.name)
+        if any(column.logarithmic for column in columns) or _spans_decades(shown):
             axes.set_yscale("log", nonpositive="mask")
-        axes.set_title(_GROUPS.get(name, name), fontsize="small")
+        axes.set_title(heading, fontsize="small")
         axes.tick_params(which="both", labelsize="x-small", labelbottom=True)
         axes.yaxis.get_offset_text().set_size("x-small")
         if several:
@@ -57,13 +47,13 @@ def draw_history(directory: Path, history: History, form: str = "png") -> Path |
     return save(figure, directory / FIGURES / f"history.{form}")
 
 
-def _panels(names: list[str]) -> dict[str, list[str]]:
-    """The columns of each panel, in the order of the history."""
-    panels: dict[str, list[str]] = {}
-    for name in names:
+def _panels(history: History) -> dict[str, list[Observable]]:
+    """The columns of each panel by its title, in the order of the history."""
+    panels: dict[str, list[Observable]] = {}
+    for name in history.history:
         if name != "time":
-            group = next((one for one in _GROUPS if name.startswith(one)), name)
-            panels.setdefault(group, []).append(name)
+            one = column_named(name, history.dimension, history.cost)
+            panels.setdefault(one.title, []).append(one)
     return panels
 
 

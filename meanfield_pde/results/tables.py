@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.mesh.geometry import AXES
 from meanfield_pde.results.names import SUMMARY
+from meanfield_pde.solver.observables import columns as known_columns
 from meanfield_pde.support.checks import check_file
 from meanfield_pde.support.files import append, replace_text
 from meanfield_pde.support.old_names import new_columns
@@ -83,10 +83,7 @@ def read_history(path: Path) -> dict[str, np.ndarray]:
 
 def check_columns(path: Path, columns: Mapping[str, np.ndarray], dimension: int) -> None:
     """InputError unless a history has the columns that every run writes."""
-    axes = AXES[:dimension]
-    wanted = ["time", "step", "mass", "min_density", "max_density", *(f"mean_{x}" for x in axes)]
-    wanted += [f"second_{axes[i]}{y}" for i in range(dimension) for y in axes[i:]]
-    for name in [*wanted, "energy", "lyapunov"]:
+    for name in (one.name for one in known_columns(dimension) if one.required):
         if name not in columns:
             raise InputError(f"{path}: not the history of a run, column '{name}' is missing")
 

@@ -433,7 +433,7 @@ class Controller:
         kept, retired = retire(self.state.patches, width, adapt.patches)
         indicators = self.indicators()
         # The same on all ranks, of whatever machines.
-        marks: Marks = comm.bcast(mark(indicators, adapt) if comm.rank == 0 else None)
+        marks: Marks = comm.bcast(mark(indicators) if comm.rank == 0 else None)
         change = regrid(indicators, marks, kept, retired, adapt)
         if change is not None:
             self._go_on(self.state.regridded(change))
@@ -469,7 +469,7 @@ def _fitted(
         found = grid.volumes.gather(np.column_stack([log_masses, grid.volumes.speed(flux)]))
         assert grid.leaves is not None
         indicators = Indicators(grid.leaves, found[:, 0], found[:, 1], layer, adapt)
-        refine, _ = comm.bcast(mark(indicators, adapt) if comm.rank == 0 else None)
+        refine, _ = comm.bcast(mark(indicators) if comm.rank == 0 else None)
         if not refine.any():
             break
         old, every = grid.forest, grid.volumes.gather(masses)

@@ -1,65 +1,121 @@
-"""What a row of the history says about a density: mass, extremes, moments, energy, Lyapunov.
+"""Functionals of a density, from which observables are made: moments, integrals, energy, Lyapunov.
 
-A column is one entry of `Diagnostics.columns`: its name, and the function that computes it from a
-`Saved` density.
+`Diagnostics` has what hangs on the mesh and the layer alone; a `Snapshot` is a state at a saved
+time, whose functionals are computed when they are asked for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from meanfield_pde.amr.indicators import Indicators
 from meanfield_pde.amr.patches import NONE, Patches
 from meanfield_pde.attention.heads import Layer
 from meanfield_pde.attention.reconstructed_sources import SlopedCells
 from meanfield_pde.attention.sum.shared import SharedSum
+from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.geometry import AXES
+from meanfield_pde.support.checks import numbers
+from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 
 @dataclass(frozen=True, eq=False)
-class Saved:
-    """A density at a saved time, for the functionals of `Diagnostics`.
+class PointFunction:
+    """A function of points that a user gave, whose values are held against what they have to be.
+
+    Attributes:
+        name: what it is called in messages.
+        function: of points (N x d) to N finite numbers.
+    """
+
+    name: str
+    function: Callable[[np.ndarray], np.ndarray]
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """The values at points ... x d; InputError unless there is a finite number for each."""
+        flat = points.reshape(-1, points.shape[-1])
+        values = numbers(self.function(flat), f"what {self.name} returns")
+        if values.shape != (len(flat),):
+            raise InputError(
+                f"{self.name} must take points (N x d) to N numbers, got an array of shape "
+                f"{values.shape} for N = {len(flat)}"
+            )
+        if not (finite := np.isfinite(values)).all():
+            i = int(finite.argmin())
+            where = ", ".join(f"{x:.6g}" for x in flat[i])
+            raise InputError(f"{self.name} must be finite everywhere, got {values[i]} at ({where})")
+        return values.reshape(points.shape[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A state at a saved time, with its functionals: what a column of the history is made of.
 
     Attributes:
         masses: of all cells, in input order, those of patches with the cells that show them.
-        log_energy: the logarithm of its energy; nan where that is not defined.
+        diagnostics: what hangs on the mesh and the layer alone.
+        rest: the masses without those of patches.
+        patches: these.
+        time, step: of the state.
+        noise: its strength.
+        distances: those of this time by column, if it is compared with anything.
+        mesh: what an adaptive mesh leaves open; None of another.
     """
 
     masses: np.ndarray
-    log_energy: float
-    _diagnostics: Diagnostics
-    _rest: np.ndarray  # the masses without those of patches
-    _patches: Patches
+    diagnostics: Diagnostics
+    rest: np.ndarray
+    patches: Patches = NONE
+    time: float = 0.0
+    step: int = 0
+    noise: float = 0.0
+    distances: Mapping[str, float] = field(default_factory=dict)
+    mesh: Indicators | None = None
+
+    @property
+    def indicators(self) -> Indicators:
+        """What the mesh leaves open, if it is adaptive."""
+        assert self.mesh is not None
+        return self.mesh
 
     @cached_property
     def density(self) -> np.ndarray:
         """Masses per arc length or area."""
-        return self.masses / self._diagnostics.volume
+        return self.masses / self.diagnostics.volume
 
     @cached_property
     def mean(self) -> np.ndarray:
         """First moments ∫ x_i dmu, patches being where they are, and cells as they are sloped."""
-        beside = [patch.masses @ patch.middles for patch in self._patches]
-        sloped = self._of_slopes(lambda points: points)
-        return np.asarray(self._rest @ self._diagnostics.mean + sloped + sum(beside))
+        return self._integral(self.diagnostics.mean, lambda points: points)
 
     @cached_property
     def second(self) -> np.ndarray:
         """Second moments ∫ x_i x_j dmu, in the order of `Diagnostics.pairs`."""
-        first, second = np.transpose(self._diagnostics.pairs)
-        beside = [s.masses @ (s.middles[:, first] * s.middles[:, second]) for s in self._patches]
-        sloped = self._of_slopes(lambda points: points[..., first] * points[..., second])
-        return np.asarray(self._rest @ self._diagnostics.second + sloped + sum(beside))
+        return self._integral(self.diagnostics.second, self.diagnostics.products)
+
+    def integral(self, function: PointFunction) -> float:
+        """∫ f dmu for a function f of points, by the quadrature of the moments. Collective."""
+        means = self.diagnostics.cell_means(function)
+        with shared_errors(self.diagnostics.volumes.comm):
+            found = self._integral(means[:, None], lambda points: function(points)[..., None])
+        return float(found[0])
+
+    def _integral(
+        self, means: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Integrals of functions, ... x d to ... x k, with their means over the cells."""
+        beside = [patch.masses @ function(patch.middles) for patch in self.patches]
+        return np.asarray(self.rest @ means + self._of_slopes(function) + sum(beside))
 
     def _of_slopes(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | float:
         """What the slopes of log rho in the cells add to the integral of a function."""
-        cells = self._diagnostics.sloped_cells
+        cells = self.diagnostics.sloped_cells
         if cells is None:
             return 0.0
         return np.einsum("ck,ckf->f", self._tilts, function(cells.points))
@@ -67,16 +123,21 @@ class Saved:
     @cached_property
     def _tilts(self) -> np.ndarray:
         """The masses that slopes move between the three points of each cell."""
-        cells = self._diagnostics.sloped_cells
+        cells = self.diagnostics.sloped_cells
         assert cells is not None
         with np.errstate(divide="ignore"):
-            shares = cells.sloped(np.log(self._rest))
-        return np.asarray(self._rest[:, None] * (shares - cells.shares))
+            shares = cells.sloped(np.log(self.rest))
+        return np.asarray(self.rest[:, None] * (shares - cells.shares))
+
+    @cached_property
+    def log_energy(self) -> float:
+        """The logarithm of the energy; nan where that is not defined. Collective."""
+        return self.diagnostics.log_energy(self.masses)
 
     @property
     def lyapunov(self) -> float:
         """∫ dist(x, E)^2 dmu; nan if there is no E."""
-        squares = self._diagnostics.square_distance
+        squares = self.diagnostics.square_distance
         return math.nan if squares is None else float(self.masses @ squares)
 
     @property
@@ -85,17 +146,15 @@ class Saved:
         full = self.masses > 0
         entropy = float(self.masses[full] @ np.log(self.density[full]))
         with np.errstate(over="ignore"):
-            return self._diagnostics.noise * entropy - float(np.exp(self.log_energy))
+            return self.noise * entropy - float(np.exp(self.log_energy))
 
     @property
     def unresolved(self) -> float:
         """Mass in cells beside one whose density is less by the factor `STEEP`, without patches."""
-        density = self._rest / self._diagnostics.volume
-        beside = density[self._diagnostics.neighbours].min(axis=1)
-        return float(self._rest[density > STEEP * beside].sum())
+        density = self.rest / self.diagnostics.volume
+        beside = density[self.diagnostics.neighbours].min(axis=1)
+        return float(self.rest[density > STEEP * beside].sum())
 
-
-Column = Callable[[Saved], float]
 
 # From cell to cell, where the density is no longer resolved: a normal distribution has most of its
 # mass in such cells when its standard deviation is half of their width.
@@ -103,10 +162,11 @@ STEEP = math.e**2
 
 
 class Diagnostics:
-    """Functionals of the density, exact for one that is constant in each cell.
+    """What functionals of a density take from its mesh and layer; collective.
 
-    On an adaptive mesh the moments are those of the density that is sloped in each cell, as the
-    velocity is, and whose clusters are where they are.
+    They are exact for a density that is constant in each cell. On an adaptive mesh the moments, and
+    a user's integrals, are those of the density that is sloped in each cell, as the velocity is,
+    and whose clusters are where they are.
 
     With layers, those of the layer that acts up to the time in question.
 
@@ -120,7 +180,6 @@ class Diagnostics:
 
     Attributes:
         volumes: the mesh they are for.
-        columns: the functionals by name, in the order of the history.
         volume, mean, second: of all cells, with the means of x_i and x_i x_j over each.
         neighbours: of all cells, in input order.
         sloped_cells: the same with slopes, on an adaptive mesh.
@@ -135,10 +194,8 @@ class Diagnostics:
         layer: Layer,
         projection: ProjectionLimit | None = None,
         *,
-        noise: float = 0.0,
         sloped: bool = False,
     ) -> None:
-        self.noise = noise
         self.sloped_cells = SlopedCells(volumes) if sloped else None
         self.volumes = volumes
         self._tolerance = tolerance
@@ -148,15 +205,11 @@ class Diagnostics:
         self.mean = volumes.gather(volumes.cell_mean[own])
         self.neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
         self.pairs = [(i, j) for i in range(d) for j in range(i, d)]
-        first, second = np.array(self.pairs).T
-
-        def products(points: np.ndarray) -> np.ndarray:
-            return points[:, first] * points[:, second]
-
-        self.second = volumes.gather(volumes.integrate(products) / volumes.volume[own, None])
+        own_products = volumes.integrate(self.products)
+        self.second = volumes.gather(own_products / volumes.volume[own, None])
+        self._means: dict[PointFunction, np.ndarray] = {}
         self.square_distance: np.ndarray | None = None
         self._energy_sums: list[tuple[float, SharedSum]] = []
-        self.columns = self._all_columns()
         self.use(layer, projection)
 
     def use(self, layer: Layer, projection: ProjectionLimit | None = None) -> None:
@@ -181,41 +234,21 @@ class Diagnostics:
                 inner = SharedSum(volumes.comm, centres, centres, scores, self._tolerance)
                 self._energy_sums.append((head.beta, inner))
 
-    def row(
-        self, masses: np.ndarray, rest: np.ndarray | None = None, patches: Patches = NONE
-    ) -> dict[str, float]:
-        """The functionals of a density. Collective.
+    def products(self, points: np.ndarray) -> np.ndarray:
+        """The products x_i x_j at points ... x d, in the order of `pairs`."""
+        first, second = np.transpose(self.pairs)
+        return np.asarray(points[..., first] * points[..., second])
 
-        Args:
-            masses: of all cells, in input order.
-            rest: the same without the patches that they show, if there are any.
-            patches: these.
-        """
-        rest = masses if rest is None else rest
-        saved = Saved(masses, self._log_energy(masses), self, rest, patches)
-        with np.errstate(over="ignore"):
-            return {name: float(column(saved)) for name, column in self.columns.items()}
+    def cell_means(self, function: PointFunction) -> np.ndarray:
+        """The mean of a function over each cell, computed once for a mesh. Collective."""
+        if function not in self._means:
+            volumes = self.volumes
+            integral = volumes.integrate(function)
+            self._means[function] = volumes.gather(integral / volumes.volume[: volumes.owned])
+        return self._means[function]
 
-    def _all_columns(self) -> dict[str, Column]:
-        columns: dict[str, Column] = {
-            "mass": lambda saved: saved.masses.sum(),
-            "min_density": lambda saved: saved.density.min(),
-            "max_density": lambda saved: saved.density.max(),
-        }
-        for i in range(self.volumes.dimension):
-            columns[f"mean_{AXES[i]}"] = partial(_entry, "mean", i)
-        for k, (i, j) in enumerate(self.pairs):
-            columns[f"second_{AXES[i]}{AXES[j]}"] = partial(_entry, "second", k)
-        if self.noise:
-            columns["free_energy"] = lambda saved: saved.free_energy
-        return columns | {
-            "energy": lambda saved: np.exp(saved.log_energy),
-            "lyapunov": lambda saved: saved.lyapunov,
-            "log_energy": lambda saved: saved.log_energy,
-            "unresolved_mass": lambda saved: saved.unresolved,
-        }
-
-    def _log_energy(self, masses: np.ndarray) -> float:
+    def log_energy(self, masses: np.ndarray) -> float:
+        """The logarithm of the energy of masses of all cells. Collective."""
         if not self._energy_sums:
             return math.nan
         with np.errstate(divide="ignore"):
@@ -225,8 +258,3 @@ class Diagnostics:
             for beta, inner in self._energy_sums
         ]
         return float(np.logaddexp.reduce(heads))
-
-
-def _entry(name: str, index: int, saved: Saved) -> float:
-    """One of the moments."""
-    return float(getattr(saved, name)[index])

@@ -17,7 +17,7 @@ Rank 0 solves and the others get its numbers, so that they do not depend on the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,10 +41,60 @@ RTOL = 1e-8
 # with p = 1 nothing where 0.6 % has, and beyond they cost time.
 MOST_MOVED = {1: 0.005, 2: 0.02}
 
-# What is compared, as in the names of the columns, w{p}_limit and so on.
-COMPARED = ("limit", "zero", "zero_to_limit")
+ORDERS = (1, 2)  # p of the distances there are
 
-Pair = tuple[str, Measure, Measure]
+
+@dataclass(frozen=True)
+class Compared:
+    """Two measures between which there are distances, and what they are called.
+
+    Attributes:
+        name: as in the columns w{p}_{name} and so on.
+        label: in words.
+        needs: the keys of [compare] that ask for it.
+        interval: whether there is one for the densities, not only for atoms.
+        least: what its least value is the distance of, in the lines that end a run; empty if that
+            is no news, as between two that begin as one.
+    """
+
+    name: str
+    label: str
+    needs: tuple[str, ...]
+    interval: bool = True
+    least: str = ""
+
+    def column(self, p: int | str) -> str:
+        """The column of its value, of this order."""
+        return f"w{p}_{self.name}"
+
+    def bounds(self, p: int | str) -> tuple[str, str]:
+        """The columns of its interval."""
+        return f"{self.column(p)}_low", f"{self.column(p)}_high"
+
+    @property
+    def quantisation(self) -> str:
+        """The column of what the width of the cells leaves open."""
+        return f"quantisation_{self.name}"
+
+    def asked_for(self, compare: CompareCase) -> bool:
+        """Whether a section [compare] asks for it."""
+        return all(getattr(compare, key) for key in self.needs)
+
+
+# In the order of their columns.
+COMPARED = (
+    Compared("limit", "density to limit", ("limit",), least="to the limit"),
+    Compared("zero", "density to zero temperature", ("zero_temperature",)),
+    Compared(
+        "zero_to_limit",
+        "zero temperature to limit",
+        ("zero_temperature", "limit"),
+        interval=False,
+        least="of zero temperature to the limit",
+    ),
+)
+
+Pair = tuple[Measure, Measure]
 
 
 class Distances:
@@ -80,29 +130,34 @@ class Distances:
             both: the same two on common cells, if they are on different ones.
         """
         numbers: dict[str, float] = {}
-        pairs = list(self._pairs(density, zero, both))
+        pairs = self._pairs(density, zero, both)
+        asked = [one for one in COMPARED if one.asked_for(self.settings)]
         for p in self.settings.p:
-            for name, mu, nu in pairs:
-                result = self._distance(f"w{p}_{name}", mu, nu, p)
-                numbers[f"w{p}_{name}"] = result.value
-                if name != "zero_to_limit":
+            for one in asked:
+                result = self._distance(one.column(p), *pairs[one.name], p)
+                numbers[one.column(p)] = result.value
+                if one.interval:
                     low, high = result.continuous
-                    cut = both.cut if both is not None and name == "zero" else 0.0
-                    numbers[f"w{p}_{name}_low"] = max(0.0, low - cut)
-                    numbers[f"w{p}_{name}_high"] = high + cut
-        for name, mu, nu in pairs:
-            numbers[f"quantisation_{name}"] = mu.width + nu.width
+                    cut = both.cut if both is not None and one.name == "zero" else 0.0
+                    bounds = max(0.0, low - cut), high + cut
+                    numbers |= zip(one.bounds(p), bounds, strict=True)
+        for one in asked:
+            mu, nu = pairs[one.name]
+            numbers[one.quantisation] = mu.width + nu.width
         return numbers
 
     def _pairs(
         self, density: Measure, zero: Measure | None, both: Overlay | None
-    ) -> Iterator[Pair]:
+    ) -> dict[str, Pair]:
+        """What is compared, by the names in `COMPARED`."""
+        pairs: dict[str, Pair] = {}
         if self.limit is not None:
-            yield "limit", density, self.limit
+            pairs["limit"] = density, self.limit
         if zero is not None:
-            yield "zero", *((density, zero) if both is None else (both.first, both.second))
+            pairs["zero"] = (density, zero) if both is None else (both.first, both.second)
             if self.limit is not None:
-                yield "zero_to_limit", zero, self.limit
+                pairs["zero_to_limit"] = zero, self.limit
+        return pairs
 
     def _distance(self, name: str, mu: Measure, nu: Measure, p: int) -> WassersteinResult:
         last = self._last.get(name)

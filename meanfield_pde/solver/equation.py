@@ -144,7 +144,10 @@ class Equation:
         terms: list[TermFlux] = [
             MeanField(head, self.volumes, tolerance, sub_cell=self.sub_cell) for head in layer.heads
         ]
-        terms += [PointwiseFlux(term, self.volumes, tolerance) for term in layer.beside]
+        terms += [
+            PointwiseFlux(term, self.volumes, tolerance, sub_cell=self.sub_cell)
+            for term in layer.beside
+        ]
         return RightHandSide(layer, terms, self.transport)
 
 

@@ -24,9 +24,16 @@ from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.controller import Controller
-from meanfield_pde.solver.diagnostics import Diagnostics
+from meanfield_pde.solver.diagnostics import Diagnostics, Snapshot
 from meanfield_pde.solver.distances import Distances
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.observables import (
+    Kind,
+    OwnObservables,
+    columns_of,
+    own_observables,
+    row_of,
+)
 from meanfield_pde.solver.settings import (
     CompareCase,
     NoiseCase,
@@ -73,6 +80,7 @@ class Simulation:
         projection: the projection map of the attention, from which all predictions come.
         equation: the right-hand side, and what it is solved with.
         evolution: the state and its time.
+        observables: the columns of the history, those of the user last.
         zero: the same problem at zero temperature, alongside; or None.
         store: the saved densities. rows: a row of the history for each of them.
         seconds: what each part of the run has taken so far.
@@ -91,6 +99,7 @@ class Simulation:
         compare: CompareCase | None = None,
         adapt: float | AdaptSettings | None = None,
         steps: StepSettings | None = None,
+        observables: OwnObservables | None = None,
     ) -> None:
         settings = settings or SolverCase()
         initial = as_initial(initial)
@@ -100,6 +109,10 @@ class Simulation:
         self.comm = mesh.comm
         self.threads = set_threads(mesh.comm, threads)
         self.volumes = FiniteVolumes(mesh)
+        kind = Kind(noise > 0, mesh_settings is not None, compare)
+        with shared_errors(mesh.comm):  # functions of the user's are called
+            own = own_observables(observables or {}, attention.dimension)
+        self.observables = (*columns_of(attention.dimension, kind), *own)
         self.projection = ProjectionLimit(attention)
         self.equation = Equation(attention, self.volumes, settings, noise)
         self.evolution = Controller.start(self.equation, initial, steps=steps, adapt=mesh_settings)
@@ -214,26 +227,28 @@ class Simulation:
             zero, places = self._measure(self.zero, ZERO_MASSES, arrays[ZERO_MASSES])
             arrays |= {ZERO + name: array for name, array in places.items()}
             both = self._on_common_cells(arrays)
-        row = {"time": self.evolution.time, "step": float(self.evolution.step)}
         layer = acting(self.attention, self.evolution.time)
         if self.diagnostics.volumes is not self.evolution.equation.volumes:
             self.diagnostics = self._diagnostics(layer)
         elif self.diagnostics.layer is not layer:
             self.diagnostics.use(layer)
-        row |= self.diagnostics.row(arrays[MASSES], rest, state.patches)
+        distances: dict[str, float] = {}
         if self.distances is not None:
             self._spent_on("output")
-            row |= on_root(self.comm, self.distances.row, density, zero, both)
+            distances = on_root(self.comm, self.distances.row, density, zero, both)
             self._spent_on("distances")
-        for name in ("log_energy", "unresolved_mass"):  # last, after the columns users know
-            row[name] = row.pop(name)
-        if state.grid.leaves is not None:
-            row |= {
-                "cells": float(state.volumes.global_cells),
-                "min_cell_width": float(state.grid.leaves.width.min()),
-                "w1_error_estimate": self.evolution.indicators().total,
-                "patch_mass": state.patch_mass,
-            }
+        saved = Snapshot(
+            arrays[MASSES],
+            self.diagnostics,
+            rest,
+            state.patches,
+            self.evolution.time,
+            self.evolution.step,
+            self.equation.noise,
+            distances,
+            None if self.evolution.adapt is None else self.evolution.indicators(),
+        )
+        row = row_of(self.observables, saved)
         if self.rows:  # the columns of a run that an earlier version began stay as they are
             row = {name: row.get(name, math.nan) for name in self.rows[0]}
         self.store.append(self.evolution.time, arrays, row)
@@ -267,7 +282,6 @@ class Simulation:
             equation.settings.tolerance,
             layer,
             self._projection_of_layers,
-            noise=equation.noise,
             sloped=equation.sub_cell,
         )
 

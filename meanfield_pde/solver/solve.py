@@ -12,6 +12,7 @@ from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.initial.given import InitialLike
 from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.adopt import usable_mesh
+from meanfield_pde.solver.observables import OwnObservables
 from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
@@ -39,6 +40,7 @@ def solve(
     log_masses: bool | None = None,
     adapt: float | AdaptSettings | None = None,
     steps: StepSettings | None = None,
+    observables: OwnObservables | None = None,
     observers: Iterable[Observer] = (),
 ) -> Solution:
     """Solve d/dt mu + div(mu P_x V m) = sigma Laplace-Beltrami mu to `until`. Collective.
@@ -66,6 +68,8 @@ def solve(
             mesh given is the coarsest; each saved time has its own cells, `solution.cells_at(i)`.
             By default the mesh stays as it is.
         steps: what steps are allowed to do, for studies of the error in time.
+        observables: further columns of the history, by name: functions f of points (N x d -> N), or
+            formulas in x, y, z, of which the integrals ∫ f dmu are taken.
         observers: called after every step and every saved time.
     """
     times = TimeCase(until, tuple(save_at), save_every).save_times
@@ -80,6 +84,7 @@ def solve(
         compare=compare,
         adapt=adapt,
         steps=steps,
+        observables=observables,
     )
     try:
         _check_ends(simulation, times[-1])

@@ -15,9 +15,10 @@ import scipy.sparse
 
 from meanfield_pde.amr.patches import NONE, Field, Patches
 from meanfield_pde.amr.patches import sources as patch_sources
-from meanfield_pde.attention.cell_sources import refinement_pays, three_points
+from meanfield_pde.attention.cell_sources import FixedSources, Mean, refinement_pays
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.reconstructed_sources import ReconstructedSources
+from meanfield_pde.attention.sum import AttentionSum
 from meanfield_pde.attention.sum.direct import with_points
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.attention.sum.summation import plain_softmax
@@ -28,13 +29,61 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.support.kernels import kernel
 
 
+class TermSources:
+    """The sources of a term that depends on the density: points of the cells, and those of patches.
+
+    On an adaptive mesh the density of a cell is reconstructed where the kernel of the term is not
+    much wider; on another the centre, or three points, stand for it, whichever is more accurate.
+
+    Attributes:
+        points: of all cells, the same on every rank.
+        points_per_cell: for the log.
+    """
+
+    def __init__(
+        self, term: VelocityTerm, volumes: FiniteVolumes, mean: Mean, *, sub_cell: bool
+    ) -> None:
+        """Collective.
+
+        Args:
+            term: says how wide its kernel is.
+            volumes: the mesh.
+            mean: what is to be accurate, of the order of one, at points for sources.
+            sub_cell: whether densities are reconstructed in the cells.
+        """
+        self._volumes = volumes
+        width = term.inverse_kernel_width_squared
+        if sub_cell:
+            self._cells: ReconstructedSources | FixedSources = ReconstructedSources(width, volumes)
+        else:
+            corners = volumes.gather(volumes.cell_points[: volumes.owned])
+            three = refinement_pays(corners, volumes.vertices, mean, width)
+            self._cells = FixedSources(volumes, three=three)
+        self.points, self.points_per_cell = self._cells.points, self._cells.points_per_cell
+
+    def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
+        """Those of the points of the cells, for those of own cells. Collective."""
+        return self._cells.log_masses(self._volumes.gather(log_masses))
+
+    def all(self, log_masses: np.ndarray, patches: Patches) -> Sources:
+        """All points with mass, for the log masses of own cells and patches. Collective."""
+        places, logs = patch_sources(patches, self._volumes.dimension)
+        points = np.concatenate([self.points, places])
+        weights = np.concatenate([self.log_masses(log_masses), logs])
+        full = weights > -np.inf
+        return Sources(points[full], weights[full])
+
+
 class MeanField:
     """Facet fluxes for the masses of the cells; at zero temperature they do not change.
 
     Attributes:
+        sources: what is summed, at finite temperature.
         largest_weight: the largest factor Z(x) in the last fluxes, by which velocities exceed those
             of the softmax; 1 if that has its denominator.
     """
+
+    sources: TermSources
 
     def __init__(
         self,
@@ -61,16 +110,15 @@ class MeanField:
         self._facet_mean = scipy.sparse.csr_array((means.data, columns, means.indptr), shape)
         self._fixed: np.ndarray | None = None
         self._summed = False
-        self._log_shares: np.ndarray | None = None  # of the points of a cell, if it has several
-        self._reconstructed: ReconstructedSources | None = None
         self.largest_weight = 1.0
         self._norm = float(np.linalg.norm(attention.value, 2))
         if attention.zero_temperature:
             self._fixed = self._facet_flux(attention.mean(volumes.vertices[self._near]))
         else:
-            if sub_cell:
-                self._reconstructed = ReconstructedSources(attention, volumes)
-            self._sum = self._shared_sum()
+            self.sources = TermSources(attention, volumes, self._means_of, sub_cell=sub_cell)
+            points, vertices = self.sources.points, volumes.vertices
+            scores = self._scores = attention.scores(vertices)
+            self._sum = SharedSum(volumes.comm, points, vertices, scores, tolerance)
 
     @property
     def speed(self) -> float:
@@ -83,16 +131,12 @@ class MeanField:
         return self._fixed is not None
 
     @property
-    def points_per_cell(self) -> int:
-        """Points among which a cell's mass is divided in the attention sum: 1 or 3."""
-        return 1 if self._log_shares is None else self._log_shares.shape[1]
-
-    @property
     def method(self) -> str:
         """The points a cell, and the way of summing; empty if nothing was summed."""
         if not self._summed:
             return ""
-        points = "1 point" if self.points_per_cell == 1 else f"{self.points_per_cell} points"
+        count = self.sources.points_per_cell
+        points = "1 point" if count == "1" else f"{count} points"
         return f"attention sum, {points} a cell: {self._sum.method}"
 
     def facet_flux(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
@@ -109,17 +153,13 @@ class MeanField:
     def field(self, log_masses: np.ndarray, patches: Patches) -> Field:
         """The velocity at any points, for the log masses of own cells and patches. Collective."""
         attention = self.attention
-        places, logs = patch_sources(patches, self.volumes.dimension)
-        if self._fixed is None:
-            sources = np.concatenate([self._points, places])
-            weights = np.concatenate([self._of_sources(log_masses), logs])
-            full = weights > -np.inf
-            sources, weights = sources[full], weights[full]
+        sources = None if self._fixed is not None else self.sources.all(log_masses, patches)
 
         def means(x: np.ndarray) -> np.ndarray:
-            if self._fixed is not None:
+            if sources is None:
                 return attention.mean(x)
-            found, log_z = plain_softmax(attention.scores(x), sources, weights)
+            scores = attention.scores(x)
+            found, log_z = plain_softmax(scores, sources.points, sources.log_masses)
             return found if attention.normalise else found * np.exp(log_z)[:, None]
 
         return lambda x: geometry.tangential(x, means(x) @ attention.value.T)
@@ -134,20 +174,17 @@ class MeanField:
         moved = means @ self.attention.value.T
         return geometry.tangential(vertices, moved)
 
-    def _of_sources(self, log_masses: np.ndarray) -> np.ndarray:
-        """Log masses of all sources, for those of own cells. Collective."""
-        log_masses = self.volumes.gather(log_masses)
-        if self._reconstructed is not None:
-            return self._reconstructed.log_masses(log_masses)
-        if self._log_shares is not None:
-            return (log_masses[:, None] + self._log_shares).ravel()
-        return log_masses
+    def _means_of(self, x: np.ndarray, sources: Sources) -> np.ndarray:
+        """M at points, whatever the sources."""
+        scores = self.attention.scores(x)
+        sums = AttentionSum(sources.points, x, scores, self.tolerance)
+        return sums.evaluate(sources.log_masses)[0]
 
     def _vertex_means(
         self, log_masses: np.ndarray, wanted: np.ndarray | None = None, patches: Patches = NONE
     ) -> np.ndarray:
         """m(x) at the vertices wanted, or at all."""
-        log_masses = self._of_sources(log_masses)
+        log_masses = self.sources.log_masses(log_masses)
         if self.attention.normalise:
             sums = self._with_patches(self._sums(log_masses, wanted), patches, wanted)
             means = sums[:, : self.volumes.dimension]
@@ -178,22 +215,6 @@ class MeanField:
         scores = self._scores if wanted is None else self._scores[wanted]
         return with_points(sums, scores, *patch_sources(patches, self.volumes.dimension))
 
-    def _shared_sum(self) -> SharedSum:
-        volumes, attention = self.volumes, self.attention
-        own = slice(0, volumes.owned)
-        scores = self._scores = attention.scores(volumes.vertices)
-        if self._reconstructed is not None:
-            self._points = self._reconstructed.points
-            return SharedSum(volumes.comm, self._points, volumes.vertices, scores, self.tolerance)
-        sources = volumes.gather(volumes.centre[own])
-        cells = volumes.gather(volumes.cell_points[own])
-        if refinement_pays(cells, volumes.vertices, scores, self.tolerance):
-            points, shares = three_points(cells)
-            sources = points.reshape(-1, volumes.dimension)
-            self._log_shares = np.log(shares)
-        self._points = sources
-        return SharedSum(volumes.comm, sources, volumes.vertices, scores, self.tolerance)
-
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
         mean = self._facet_mean
         means = np.ascontiguousarray(vertex_means)
@@ -203,40 +224,46 @@ class MeanField:
 class PointwiseFlux:
     """Facet fluxes of a term that is evaluated at points: its push, integrated along each facet.
 
-    Those of a term that does not depend on the density are computed once. Otherwise the sources are
-    the cells' centres and the points of the patches.
+    Those of a term that does not depend on the density are computed once.
     """
 
     method = ""
 
-    def __init__(self, term: VelocityTerm, volumes: FiniteVolumes, tolerance: float) -> None:
+    def __init__(
+        self,
+        term: VelocityTerm,
+        volumes: FiniteVolumes,
+        tolerance: float,
+        *,
+        sub_cell: bool = False,
+    ) -> None:
         self.term = term
         self.speed = term.speed_bound
         self.fixed = not term.depends_on_density
         self._volumes, self._tolerance = volumes, tolerance
         self._points, self._weights = geometry.facet_rule(volumes.facet_points)
-        self._flux = self._integrated(None) if self.fixed else None
+        self._flux: np.ndarray | None = None
+        if self.fixed:
+            self._flux = self._integrated(None)
+        else:
+            self.sources = TermSources(term, volumes, self._scaled, sub_cell=sub_cell)
 
     def facet_flux(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
         """Fluxes through the facets of this rank. Collective."""
         if self._flux is not None:
             return self._flux
-        return self._integrated(self._sources(log_masses, patches))
+        return self._integrated(self.sources.all(log_masses, patches))
 
     def field(self, log_masses: np.ndarray, patches: Patches) -> Field:
         """The velocity at any points. Collective."""
-        sources = None if self.fixed else self._sources(log_masses, patches)
+        sources = None if self.fixed else self.sources.all(log_masses, patches)
         term, tolerance = self.term, self._tolerance
         return lambda x: geometry.tangential(x, term.push(x, sources, tolerance=tolerance))
 
-    def _sources(self, log_masses: np.ndarray, patches: Patches) -> Sources:
-        volumes = self._volumes
-        points, logs = patch_sources(patches, volumes.dimension)
-        centres = volumes.gather(volumes.centre[: volumes.owned])
-        return Sources(
-            np.concatenate([centres, points]),
-            np.concatenate([volumes.gather(log_masses), logs]),
-        )
+    def _scaled(self, x: np.ndarray, sources: Sources) -> np.ndarray:
+        """The push in units of its bound."""
+        push = self.term.push(x, sources, tolerance=self._tolerance)
+        return push / max(self.speed, 1e-300)
 
     def _integrated(self, sources: Sources | None) -> np.ndarray:
         volumes, points = self._volumes, self._points

@@ -18,7 +18,7 @@ from meanfield_pde import (
     sphere_mesh,
 )
 from meanfield_pde.amr.forest import Forest
-from meanfield_pde.amr.indicators import Indicators, Leaves
+from meanfield_pde.amr.indicators import Indicators, Kernel, Leaves
 from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.case.file import read_case
 from meanfield_pde.experiments.lifetime import density_lifetime
@@ -126,7 +126,7 @@ def test_cells_are_narrow_where_the_velocity_changes(beta: float) -> None:
     leaves = Leaves(Forest.of(sphere_surface(1280)))
     noise = np.random.default_rng(0).normal(size=(2, len(leaves.volume)))
     wanted = [
-        Indicators(leaves, masses, 0 * masses, attention, AdaptSettings(1e-2)).kernel()
+        Kernel(Indicators(leaves, masses, 0 * masses, attention, AdaptSettings(1e-2))).refine()
         for masses in 10 * noise
     ]
     np.testing.assert_array_equal(*wanted)

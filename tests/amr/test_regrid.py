@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import pytest
 
 from meanfield_pde import Attention, InputError, SolverError
+from meanfield_pde.amr import indicators as indicators_module
 from meanfield_pde.amr.forest import Forest
-from meanfield_pde.amr.indicators import Indicators, Leaves
+from meanfield_pde.amr.indicators import INDICATORS, Indicators, Leaves, WidestCells
 from meanfield_pde.amr.patches import NONE, Patch
 from meanfield_pde.amr.regrid import mark, regrid, with_buffer
 from meanfield_pde.amr.settings import AdaptSettings
@@ -32,7 +34,7 @@ def indicators_of(d: int, cells: int, width: float, settings: AdaptSettings) -> 
 @pytest.mark.parametrize("d", [2, 3])
 def test_what_is_smooth_stays_as_it_is(d: int) -> None:
     indicators = indicators_of(d, 5120, 10.0, SETTINGS)
-    marks = mark(indicators, SETTINGS)
+    marks = mark(indicators)
     assert not any(one.any() for one in marks)
     assert regrid(indicators, marks, NONE, NONE, SETTINGS) is None
 
@@ -41,7 +43,7 @@ def test_what_is_smooth_stays_as_it_is(d: int) -> None:
 def test_a_cluster_is_refined_and_masses_of_both_formats_follow(d: int) -> None:
     cells = {2: 40, 3: 320}[d]
     indicators = indicators_of(d, cells, 0.2, SETTINGS)
-    refine, coarsen = mark(indicators, SETTINGS)
+    refine, coarsen = mark(indicators)
     near = np.linalg.norm(indicators.leaves.centre - normalised(np.ones(d)), axis=1)
     assert refine.any()
     assert near[refine].max() < near[~refine].max()
@@ -100,7 +102,7 @@ def test_buffer_cells_lie_around_the_marked() -> None:
 def test_settings_are_checked_and_bound_the_mesh() -> None:
     settings = replace(SETTINGS, max_cells=321)
     indicators = indicators_of(3, 320, 0.2, settings)
-    marks = mark(indicators, settings)
+    marks = mark(indicators)
     with pytest.raises(SolverError, match=r"more than adapt\.max_cells = 321"):
         regrid(indicators, marks, NONE, NONE, settings)
     for wrong in (0.0, 1.0, np.nan, "fine"):
@@ -108,3 +110,32 @@ def test_settings_are_checked_and_bound_the_mesh() -> None:
             AdaptSettings(wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="max_cells"):
         AdaptSettings(1e-2, max_cells=0)
+
+
+def test_an_indicator_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says how wide cells may be: it changes the mesh, refines, and keeps cells."""
+
+    class NearPoles(WidestCells):
+        @cached_property
+        def widest(self) -> np.ndarray:
+            x = self.state.leaves.centre[:, 0]
+            return np.where(x < -0.99, 0.03, np.where(x > 0.9, 0.05, np.inf))
+
+    def look(forest: Forest) -> Indicators:
+        leaves = Leaves(forest)
+        attention = Attention(np.eye(2), np.eye(2), np.eye(2), np.inf)
+        speed = np.zeros(forest.count)
+        return Indicators(leaves, np.log(leaves.volume), speed, attention, SETTINGS)
+
+    forest = Forest.of(SURFACES[2](80))  # 0.079 wide
+    forest = forest.refined(np.ones(80, dtype=bool))
+    assert not any(marked.any() for marked in mark(look(forest)))
+    monkeypatch.setattr(indicators_module, "INDICATORS", (*INDICATORS, NearPoles))
+    state = look(forest)
+    refine, coarsen = mark(state)
+    x = state.leaves.centre[:, 0]
+    np.testing.assert_array_equal(refine, x < -0.99)
+    assert not coarsen[x > 0.9].any()
+    assert coarsen[np.abs(x) < 0.9].any()
+    forest = forest.refined(refine)
+    assert not any(marked.any() for marked in mark(look(forest)))

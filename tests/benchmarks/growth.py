@@ -37,6 +37,8 @@ import json, sys, time
 import numpy as np
 from mpi4py import MPI
 from meanfield_pde import Attention, sphere_mesh
+from meanfield_pde.solver.diagnostics import Snapshot
+from meanfield_pde.solver.observables import row_of
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support.memory import peak_memory
 
@@ -108,7 +110,7 @@ for number in range(steps):
     best, repeated = min(best, computed), min(repeated, computed - Dealt.spent)
 run.volumes.comm = comm
 masses = run.volumes.gather(evolution.masses)
-row = run.diagnostics.row(masses)
+row = row_of(run.observables, Snapshot(masses, run.diagnostics, masses))
 assert abs(row["mass"] - 1) < 1e-12 and masses.min() > 0
 memory = peak_memory() / 2**20
 found = comm.gather((prepared, best, repeated, Dealt.moments, memory))

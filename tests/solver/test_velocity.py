@@ -71,7 +71,16 @@ def errors_of_one_and_three_points(d: int, cells: int, beta: float) -> tuple[flo
     error_one, error_three = (
         float(np.sqrt(((mean - reference) ** 2).sum(axis=1).mean())) for mean in (one, three)
     )
-    return error_one, error_three, refinement_pays(corners, targets, scores, 1e-10)
+    return (
+        error_one,
+        error_three,
+        refinement_pays(
+            corners,
+            targets,
+            lambda x, sources: softmax_mean(beta * x, sources.points, sources.log_masses),
+            lambda x: beta * np.linalg.norm(x, axis=1),
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,9 +111,9 @@ def test_three_points_are_chosen_where_they_are_far_more_accurate(
 
 def test_a_cold_coarse_mesh_takes_three_points_and_a_warm_one_takes_one() -> None:
     volumes = FiniteVolumes(sphere_mesh(320))
-    assert MeanField(head(3, 5.0), volumes, 1e-10).points_per_cell == 1
+    assert MeanField(head(3, 5.0), volumes, 1e-10).sources.points_per_cell == "1"
     field = MeanField(head(3, 3000.0), volumes, 1e-10)
-    assert field.points_per_cell == 3
+    assert field.sources.points_per_cell == "3"
     masses = volumes.volume[: volumes.owned] * (1 + 0.3 * volumes.centre[: volumes.owned, 0])
     points, shares = three_points(volumes.cell_points[: volumes.owned])
     log_masses = np.log(masses[:, None] * shares).ravel()
