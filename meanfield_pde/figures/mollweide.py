@@ -10,16 +10,15 @@ from functools import lru_cache
 
 import numpy as np
 from matplotlib.axes import Axes
-from scipy.spatial import cKDTree
 
 from meanfield_pde.mesh.cells import Cells
+from meanfield_pde.mesh.location import cells_at
 
 WIDE, HIGH = 720, 360  # pixels of a map
 EXTENT = (-2 * math.sqrt(2), 2 * math.sqrt(2), -math.sqrt(2), math.sqrt(2))
 
 
 BESIDE = 0.1  # radians from longitude 180°, where a marker of 9 points reaches over the edge
-_NEAR = 8  # cells near a pixel among which the one that holds it is looked for
 
 
 def paint(cells: Cells, density: np.ndarray) -> np.ndarray:
@@ -44,15 +43,7 @@ def paint(cells: Cells, density: np.ndarray) -> np.ndarray:
 def pixel_cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
     """The cell under each pixel of a Mollweide map, and the map's shape."""
     direction, inside = _pixels()
-    near = cKDTree(cells.points).query(direction, k=min(_NEAR, len(cells.points)))[1]
-    # x = sum of coordinates times corners, all of them >= 0 in the cell that holds x.
-    inverse = np.linalg.inv(cells.vertices)
-    found, best = near[:, 0], np.full(len(direction), -np.inf)
-    for cell in near.T:
-        smallest = np.einsum("pd,pdj->pj", direction, inverse[cell]).min(axis=1)
-        better = smallest > best
-        found, best = np.where(better, cell, found), np.where(better, smallest, best)
-    return found, inside
+    return cells_at(direction, cells.vertices)[0], inside
 
 
 @lru_cache(maxsize=1)
