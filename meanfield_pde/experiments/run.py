@@ -14,8 +14,7 @@ from meanfield_pde.case.text import case_text
 from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
-from meanfield_pde.experiments.findings import findings
-from meanfield_pde.experiments.summary import summarise
+from meanfield_pde.experiments.summary import findings, summarise
 from meanfield_pde.figures.density import draw_density
 from meanfield_pde.figures.distances import draw_distances
 from meanfield_pde.figures.history import draw_history

@@ -23,9 +23,9 @@ _GROUPS = {
 }
 # Columns that are positive, and of interest where they are small.
 _LOGARITHMIC = ("w1_", "w2_", "quantisation_")
-_WIDE = 3  # panels side by side
+_WIDE = 3  # panels side by side (chosen, not tuned)
 _STYLES = ("-", "--", "-.", ":")  # in turn, so that columns differ in grey
-_DECADES = 4  # from which on a column of positive numbers is drawn logarithmically
+_DECADES = 4  # from which on a column of positive numbers is drawn logarithmically (chosen)
 
 
 def draw_history(directory: Path, history: History, form: str = "png") -> Path | None:

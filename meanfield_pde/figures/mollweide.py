@@ -20,6 +20,7 @@ from meanfield_pde.mesh.location import cells_at
 
 # Pixels of a map: one of three on a page, 4.2 inches wide at 150 dpi, has 630.
 WIDE, HIGH = 720, 360
+# x and y at the edges of the map, of an area of 4 pi.
 EXTENT = (-2 * math.sqrt(2), 2 * math.sqrt(2), -math.sqrt(2), math.sqrt(2))
 # Longitude and latitude to x, y: to 1.4e-3 beside the poles (measured), a fifth of a pixel.
 _MAP = MollweideAxes.MollweideTransform(1)

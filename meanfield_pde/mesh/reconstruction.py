@@ -22,12 +22,12 @@ from meanfield_pde.support.kernels import kernel, part
 # exponentials, error bounds and the positivity limit (`solver.transport`) are made for it.
 STEEPEST = 1.0
 
-# A double x in [2^-1022, inf) is 2^k m with m in [sqrt(1/2), sqrt(2)); _SPLIT has the bits of
-# sqrt(1/2), _ONE those of 1, _MAGIC those of 2^52, the sum of which with an integer is exact.
-_SPLIT = np.int64(0x3FE6A09E667F3BCD)
-_ONE = np.int64(0x3FF0000000000000)
+# A double x in [2^-1022, inf) is 2^k m with m in [sqrt(1/2), sqrt(2)); the sum of 2^52 and
+# such a k is exact.
+_SPLIT = np.int64(0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2)
+_ONE = np.int64(0x3FF0000000000000)  # the bits of 1
 _FRACTION = np.int64(0x000FFFFFFFFFFFFF)  # the 52 bits behind the exponent
-_MAGIC = np.int64(0x4330000000000000)
+_MAGIC = np.int64(0x4330000000000000)  # the bits of 2^52
 _BIAS = 2.0**52 + 1023.0  # what _MAGIC adds, and what exponents are stored with
 _SMALLEST = float(np.finfo(float).tiny)
 _INVERSE_FACTORIALS = tuple(1.0 / math.factorial(k) for k in range(15))

@@ -37,6 +37,13 @@ from meanfield_pde.wasserstein.certificate import (
     potentials_of_sources,
 )
 
+# Beyond, n x n costs are slower than the linear programs, which never look at most of them.
+MOST_ATOMS = 500
+# Of shortest paths, which have MOST_ATOMS arcs at most: by then only rounding is left to gain.
+_SWEEPS = 500
+# Halvings of the shift's interval [-1, 1]: down to the rounding of the masses, 2^-59.
+_HALVINGS = 60
+
 
 def solve_to_atoms(problem: Problem) -> tuple[Plan, Potentials]:
     """An optimal plan and optimal potentials when one side has at most two atoms."""
@@ -70,11 +77,6 @@ def _towards_atoms(
     return rows, columns, flow, np.array([difference[order[last]], 0.0])
 
 
-# Beyond, n x n costs are slower than the linear programs, which never look at most of them.
-MOST_ATOMS = 500
-_SWEEPS = 500  # of shortest paths; by then only rounding is left to gain
-
-
 def is_assignment(problem: Problem) -> bool:
     """Whether the masses of each side are equal, as many on both, and few enough."""
     a, b = problem.a, problem.b
@@ -99,10 +101,6 @@ def solve_assignment(problem: Problem) -> tuple[Plan, Potentials]:
         changed = np.flatnonzero(shorter < v)
         v = shorter
     return Plan(chosen, goes_to, problem.a.copy()), feasible_potentials(problem, v)
-
-
-# Halvings of the shift's interval [-1, 1]: down to the rounding of the masses.
-_HALVINGS = 60
 
 
 def solve_on_circle(problem: Problem) -> tuple[Plan, Potentials]:

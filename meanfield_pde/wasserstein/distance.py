@@ -60,9 +60,9 @@ _SOLVERS: dict[str, tuple[str, Solver]] = {
     "scipy": ("linear program (scipy)", linear_program.solve_on_arcs),
 }
 METHODS = tuple(_SOLVERS)
-# Gap that rounding may leave a closed form, relative to the largest cost.
+# Gap that rounding may leave a closed form, relative to the largest cost: some thousand roundings.
 CLOSED_FORM_ERROR = 1e-12
-# Below this many discretisation bars W2 says more about the cells than about the measures.
+# Below this many discretisation bars W2 says more about the cells than about the measures (chosen).
 RESOLVED_BARS = 3.0
 
 

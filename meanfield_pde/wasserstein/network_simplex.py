@@ -32,13 +32,13 @@ from meanfield_pde.support.kernels import kernel, part
 from meanfield_pde.wasserstein.restricted import Solution, Tree
 
 _EPS = float(np.finfo(float).eps)
-# Pivots between two looks at the clock, after which potentials and flows are computed anew: a
-# small part of the cost of the pivots.
+# Pivots between two looks at the clock, after which potentials and flows are computed anew: a small
+# part of the cost of the pivots.
 _PIVOTS = 20_000
 # Rounding to allow for in potentials, relative to the largest; and how often to look again, with
 # potentials computed anew, when no arc is left that violates by more.
 _NOISE = 16 * _EPS
-_LOOKS = 4
+_LOOKS = 4  # the last ones as a rule find nothing: a bound on the cost
 
 
 def solve_on_arcs(

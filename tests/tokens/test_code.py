@@ -13,7 +13,7 @@ from scipy.special import ive
 from scipy.stats import kstest
 
 from meanfield_pde import Attention, InputError, SolverError, Uniform, VonMises
-from meanfield_pde.attention.hardmax import hardmax_mean
+from meanfield_pde.attention.head import hardmax_mean
 from meanfield_pde.attention.layers import Layers
 from meanfield_pde.initial.formula import ExpressionDensity
 from meanfield_pde.initial.pointwise import RejectionSettings, sample_by_rejection

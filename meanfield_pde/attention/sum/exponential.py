@@ -14,7 +14,7 @@ from scipy.special import ive
 
 from meanfield_pde.support.kernels import part
 
-LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634  # log2(e)
 # Logarithm of a mass of zero: finite, so that no inf - inf arises, and below that of any mass.
 NO_MASS = -1e290
 # What the compiler may assume of numbers. Fused multiply-adds are allowed; signs of zero,
