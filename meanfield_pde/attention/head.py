@@ -246,6 +246,12 @@ class Attention(VelocityTerm):
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays `query`, `key`, `value` of an `.npz` file."""
+    arrays = read_with_weights(path)
+    return {name: arrays[name] for name in ("query", "key", "value")}
+
+
+def read_with_weights(path: str | Path) -> dict[str, np.ndarray]:
+    """All arrays of an `.npz` file; InputError unless `query`, `key`, `value` are among them."""
     try:
         arrays = read_arrays(path)
     except InputError as error:
@@ -253,7 +259,7 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     for name in ("query", "key", "value"):
         if name not in arrays:
             raise InputError(f"{path}: the array '{name}' is missing; found {sorted(arrays)}")
-    return {name: arrays[name] for name in ("query", "key", "value")}
+    return arrays
 
 
 def _number(given: Any, name: str) -> float:

@@ -36,7 +36,8 @@ from meanfield_pde.experiments.transition_states import (
     ways,
 )
 from meanfield_pde.figures.transition import draw_transition
-from meanfield_pde.results.tables import Row, write_summary, write_table
+from meanfield_pde.results.checked_text import write_summary
+from meanfield_pde.results.tables import Row, write_table
 from meanfield_pde.solver.stationary import Growth, Stationary
 from meanfield_pde.support.checks import real
 from meanfield_pde.support.old_names import accept_old_keywords

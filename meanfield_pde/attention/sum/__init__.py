@@ -27,9 +27,7 @@ chooses among the ways, `summation` puts them together, and `shared` divides the
 from meanfield_pde.attention.sum.summation import (
     AttentionSum,
     SumSettings,
-    log_partition,
     softmax,
-    softmax_mean,
 )
 from meanfield_pde.attention.sum.tree import Sources, Targets
 
@@ -38,7 +36,5 @@ __all__ = [
     "Sources",
     "SumSettings",
     "Targets",
-    "log_partition",
     "softmax",
-    "softmax_mean",
 ]

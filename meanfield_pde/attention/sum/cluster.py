@@ -601,46 +601,33 @@ def _weigh(block, sources, part, weights, work, total):
     for j in range(x.size):
         weights[j] = a * x[j] + b * y[j] + c * z[j] + log_masses[j]
         work[j] = weights[j]
-    largest = _largest_of(work)
+    largest = _folded(work, True)
     for j in range(x.size):
         weights[j] = power_of_two((weights[j] - largest) * LOG2_E)
         work[j] = weights[j]
-    total[4] = _sum_of(work)
+    total[4] = _folded(work, False)
     for j in range(signs.size):
         weights[j] *= signs[j]
     for i in range(3):
         along = sources[0][i, part]
         for j in range(x.size):
             work[j] = weights[j] * along[j]
-        total[i] = _sum_of(work)
+        total[i] = _folded(work, False)
     for j in range(x.size):
         work[j] = weights[j]
-    total[3] = _sum_of(work)
+    total[3] = _folded(work, False)
     return largest
 
 
 @part(fastmath=FAST)
-def _sum_of(values):
-    """Return the sum of numbers, which are overwritten: folded in halves, in vectors."""
+def _folded(values, largest):
+    """Return the sum or the largest of numbers, which are overwritten: in halves, in vectors."""
     count = values.size
     while count > 1:
         half = (count + 1) // 2
         upper = values[half:count]
         for j in range(upper.size):
-            values[j] += upper[j]
-        count = half
-    return values[0]
-
-
-@part(fastmath=FAST)
-def _largest_of(values):
-    """Return the largest of numbers, in the same way."""
-    count = values.size
-    while count > 1:
-        half = (count + 1) // 2
-        upper = values[half:count]
-        for j in range(upper.size):
-            values[j] = max(values[j], upper[j])
+            values[j] = max(values[j], upper[j]) if largest else values[j] + upper[j]
         count = half
     return values[0]
 
