@@ -19,7 +19,9 @@ if _signals.is_command():
     _platform.settle_streams()  # before any file is opened
     _startup.report_in_one_line()
 _startup.check_surroundings()
-_platform.settle_cache()
+from meanfield_pde.support import kernels  # noqa: E402
+
+kernels.settle_cache()
 if _signals.is_command():
     _startup.check_backend()
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
