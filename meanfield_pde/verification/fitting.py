@@ -37,6 +37,12 @@ _ROUGH_EVALUATIONS, _EVALUATIONS = 15, 8
 # A step of the second that leaves more than half of the defect (so a quarter of its square) is the
 # last one, and so is one that moves numbers by less than rounding does over many steps.
 _SLOWEST, _SHORTEST = 0.75, 1e-8
+# A number of steps that leaves more than this part of what the one before it left is the last one:
+# where the law holds, each gains a digit.
+_LAW = 0.5
+# Where the velocity jumps the law holds to some percent only: numbers of steps that are then tried
+# around the best, up to a tenth off where there are a hundred.
+_NEIGHBOURS = 21
 # A token further off than this many times what is common has no more say: it stands where the flow
 # is about to part, and is linear in nothing.
 _FAR_OFF = 3.0
@@ -249,9 +255,10 @@ def _settled(
         found = refined(trajectories, hypothesis, scheme, values, slopes)
         if found is None:
             break
-        if best is None or found.left < best.left:
+        before = math.inf if best is None else best.left
+        if best is None or found.left < before:
             best = found
-        if best.left <= settings.sure * trajectories.limit:
+        if best.left <= settings.sure * trajectories.limit or found.left > _LAW * before:
             break
         exact = flow(found.values)
         trace = exact - found.residual
@@ -263,6 +270,15 @@ def _settled(
             return best if hypothesis.labels or best.left <= trajectories.limit else None
         values, slopes = found.values + change[:-1], found.slopes
         estimate = counts[0] / change[-1] ** (1 / order)
+    if best is None or not best.code.has_jumps or best.left <= settings.single:
+        return best
+    middle = round(shortest / best.code.scheme.step)
+    for count in sorted(range(1, 2 * middle), key=lambda n: abs(n - middle))[:_NEIGHBOURS]:
+        if count not in tried:
+            scheme = Scheme(start.method, shortest / count)
+            found = refined(trajectories, hypothesis, scheme, best.values, best.slopes)
+            if found is not None and found.left <= settings.single:
+                return found
     return best
 
 

@@ -80,7 +80,7 @@ def test_only_the_entries_that_differ_are_named():
     head = Attention(query, np.eye(2), value, 5.0)
     wrong = Attention(query * [[1, -1], [1, 1]], np.eye(2), value, 5.0)
     x = sample_tokens(DENSITY, COUNT, 1, 2)
-    found = diagnose(simulate_tokens(x, wrong, 2.0, save_at=[1.0], step=0.02), head)
+    found = diagnose(simulate_tokens(x, wrong, 1.0, save_at=[0.5], step=0.02), head)
     (number,) = found.cause.fitted
     assert number["name"] == "(key^T query)[0][1]"
     assert number["value"] == pytest.approx(-query[0, 1], abs=1e-8)
@@ -109,3 +109,15 @@ def test_one_time_within_the_layers_has_no_trajectories():
     head = Attention(*matrices(2), 5.0)
     x = sample_tokens(DENSITY, 30, 0, 2)
     assert diagnose(TokenCloud([0.0, 5.0], np.array([x, x])), Layers([head], 1.0)) is None
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_steps_are_found_where_the_velocity_jumps(seed):
+    """Numbers of steps are then estimated to a few percent only."""
+    head = Attention(*matrices(2), np.inf)
+    x = sample_tokens(DENSITY, COUNT, 500 + seed, 2)
+    found = diagnose(simulate_tokens(x, head, 2.0, save_at=[1.0], step=0.01), head)
+    assert found.right
+    assert found.how.startswith("Euler steps of 0.01 explain")
+    warm = diagnose(simulate_tokens(x, head, 2.0, save_at=[1.0], step=0.01), head.with_beta(5.0))
+    assert warm.cause.name == "zero temperature"
