@@ -57,7 +57,7 @@ from meanfield_pde.theory.push_forward import push_forward  # noqa: E402
 from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens  # noqa: E402
 from meanfield_pde.tokens.code import simulate_tokens  # noqa: E402
 from meanfield_pde.verification.comparison import compare_tokens  # noqa: E402
-from meanfield_pde.verification.verdict import TokenComparison  # noqa: E402
+from meanfield_pde.verification.report import TokenComparison  # noqa: E402
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein  # noqa: E402
 from meanfield_pde.wasserstein.measure import Measure  # noqa: E402
 

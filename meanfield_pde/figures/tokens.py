@@ -15,7 +15,7 @@ from meanfield_pde.figures import mollweide
 from meanfield_pde.figures.density import angles, save, title
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
-from meanfield_pde.verification.verdict import TokenComparison
+from meanfield_pde.verification.report import TokenComparison
 
 TOKENS = "tokens.png"
 SHOWN = 3  # times at which the cloud is drawn: one row of panels
