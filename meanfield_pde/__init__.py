@@ -59,8 +59,6 @@ from meanfield_pde.verification.verdict import TokenComparison  # noqa: E402
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein  # noqa: E402
 from meanfield_pde.wasserstein.measure import Measure  # noqa: E402
 
-_signals.note_signals()
-
 __all__ = [
     "AdaptSettings",
     "Attention",

@@ -1,9 +1,12 @@
-"""What signals do while the command is being imported; loaded before all else, and with little.
+"""What signals do to the command; loaded before all else, and with little.
 
-Ctrl-C ends the command at once, with one line. Signals that ask a run to stop are held back by the
-kernel (`SIG_BLOCK`) until everything is imported, since MPI and PETSc put handlers of their own in
-the place of those that are there; then they are noted, and `support.signals` says what becomes of
-them. Threads that libraries start meanwhile inherit the mask, so that the main thread gets them.
+Ctrl-C ends the command at once, with one line. Signals that ask it to stop are held back by the
+kernel (`SIG_BLOCK`) until everything is imported, since MPI, PETSc and UCX put handlers of their
+own in the place of those that are there (SIGHUP asks UCX for its debug mode). Then commands that
+can go on later note them, and `support.signals` says what becomes of them; others end with one
+line. Threads that libraries start meanwhile inherit the mask, so that the main thread gets them.
+
+A signal that the parent has the command ignore, as `nohup` does with SIGHUP, stays ignored.
 """
 
 from __future__ import annotations
@@ -14,18 +17,42 @@ import sys
 
 COMMAND = "meanfield-pde"
 MODULE = "meanfield_pde.cli.main"  # the same as `python -m`
-STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 STOPPABLE = ("run", "sweep", "lifetime")  # the commands that finish what they are at, and stop
 # Where launchers say which rank a process is, before MPI does: MPICH and Slurm's PMI, PMIx, Slurm.
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
-# Signals of a scheduler that came to this process.
+# Signals that asked this process to stop.
 NOTED: list[str] = []
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has ended a command that cannot go on later; caught where Ctrl-C is.
+
+    Attributes:
+        exit_code: 128 and the number of the signal, as shells say it: 143 for SIGTERM.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
 
 
 def note(number: int, frame: object) -> None:
     """Note a signal: the handler of those that ask a run to stop."""
     NOTED.append(signal.Signals(number).name)
+
+
+def interrupt(number: int, frame: object) -> None:
+    """Raise Interrupted, once: a second signal would come while the first is being reported."""
+    for other in STOPPING:
+        signal.signal(other, signal.SIG_IGN)
+    raise Interrupted(number)
+
+
+def heeded() -> list[signal.Signals]:
+    """The signals that ask to stop, but for those that this process was started to ignore."""
+    return [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def is_command() -> bool:
@@ -34,23 +61,24 @@ def is_command() -> bool:
     return started == COMMAND or (started in ("-m", "main.py") and MODULE in sys.orig_argv)
 
 
-def _is_stoppable() -> bool:
-    named = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-    return is_command() and named[:1] != [] and named[0] in STOPPABLE
+def command_named() -> str:
+    """The first argument that is no option."""
+    return next((one for one in sys.argv[1:] if not one.startswith("-")), "")
 
 
 def let_go() -> None:
     """Once the command is done: Ctrl-C ends what is left of the process without a traceback."""
     if is_command():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in heeded():
+            signal.signal(number, note)  # there is nothing left to stop
 
 
 def hold_signals() -> None:
-    """Hold back what asks a run to stop, if this process is a command that can be stopped."""
+    """Hold back what asks to stop, if this process is the command."""
     if not is_command():
         return
-    if _is_stoppable():
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
 
     def end(number: int, frame: object) -> None:
         if next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0") == "0":
@@ -60,9 +88,13 @@ def hold_signals() -> None:
     signal.signal(signal.SIGINT, end)
 
 
-def note_signals() -> None:
-    """Note from now on what was held back, whatever handlers libraries have set meanwhile."""
-    if _is_stoppable():
-        for number in STOPPING:
-            signal.signal(number, note)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+def heed_signals() -> None:
+    """Note from now on what was held back, or end by it, whatever handlers libraries have set."""
+    if not is_command():
+        return
+    found = heeded()
+    for number in STOPPING:
+        # What is ignored, too: UCX has set a handler of its own, of which Python knows nothing.
+        handler = note if command_named() in STOPPABLE else interrupt
+        signal.signal(number, handler if number in found else signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

@@ -16,6 +16,8 @@ The lengths are those of `PatchSettings`.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from meanfield_pde.amr.forest import Forest
@@ -24,6 +26,7 @@ from meanfield_pde.amr.patches import NONE, Patch, Patches
 from meanfield_pde.amr.settings import AdaptSettings, PatchSettings
 from meanfield_pde.attention.heads import Layer, inverse_kernel_width_squared
 from meanfield_pde.mesh.geometry import cell_volume, normalised
+from meanfield_pde.support.kernels import kernel
 from meanfield_pde.wasserstein.measure import Measure
 
 
@@ -61,11 +64,10 @@ def extract(
         enough = use.trace if known else cluster_mass
         if fine < enough:
             continue
-        now = masses * keep
-        density = now / leaves.volume
         if known is not None:
             mean = known.centre
         else:
+            density = masses * keep / leaves.volume
             peak = int(np.where(untried, density, 0.0).argmax())
             if not (untried[peak] and masses[peak] > 0):
                 break
@@ -74,18 +76,12 @@ def extract(
             for _ in range(2):
                 near = _taper(_distance(leaves, mean), width, use)
                 mean = normalised((near * keep * masses) @ leaves.centre)
-        distance = _distance(leaves, mean)
-        around = distance < 2 * use.taper * width
-        if known is None:
-            untried &= ~around
-        far = distance > use.reach * width
-        # Not below what lies around, so that no hole is left that nothing in the flow has made.
-        density = np.maximum(density, 1e-300)
-        floor = density[far & (distance < use.lost * width)].min(initial=density.max())
-        part = _taper(distance, width, use) * keep * np.maximum(1 - floor / density, 0.0)
-        part[far | (leaves.width > 2 * width)] = 0.0
+            untried &= _distance(leaves, mean) >= 2 * use.taper * width
+        lengths = np.array([use.taper, use.reach, use.lost, 2.0]) * width
+        cells_of = leaves.centre, leaves.volume, leaves.width
+        part, around = _part_taken(mean, *cells_of, masses, keep, lengths)
         taken = part * masses
-        if taken.sum() < max(enough, use.complete * now[around].sum()):
+        if taken.sum() < max(enough, use.complete * around):
             continue
         cells = np.flatnonzero(taken > use.trace * taken.sum())
         surface = leaves.forest.surface
@@ -115,7 +111,7 @@ def retire(patches: Patches, width: float, settings: PatchSettings) -> tuple[Pat
     """Return patches that stay, and those, or parts of them, that are to be deposited."""
     kept, retired = NONE, NONE
     for patch in patches:
-        if patch.is_point:
+        if patch.is_point or patch.extent <= min(settings.lost, settings.retire_width) * width:
             kept += (patch,)
             continue
         far = np.linalg.norm(patch.middles - patch.centre, axis=1) > settings.lost * width
@@ -166,3 +162,35 @@ def _distance(leaves: Leaves, place: np.ndarray) -> np.ndarray:
 def _taper(distance: np.ndarray, width: float, settings: PatchSettings) -> np.ndarray:
     """Part of a leaf that is near a mean at these distances: exp(-(r / R)^4)."""
     return np.asarray(np.exp(-((distance / (settings.taper * width)) ** 4)))
+
+
+@kernel
+def _part_taken(mean, centres, volumes, widths, masses, keep, lengths):
+    """The part of each cell that a cluster about the mean is, and the mass within 2 R of that.
+
+    Lengths: R of the taper, reach, how far the floor is looked for, and the widest cell. Nothing is
+    taken below the least density around, so that no hole is left that nothing in the flow has made.
+    """
+    taper, reach, lost, widest = lengths
+    cells, d = centres.shape
+    distance = np.empty(cells)
+    floor, highest, around = np.inf, 0.0, 0.0
+    for c in range(cells):
+        squared = 0.0
+        for i in range(d):
+            squared += (centres[c, i] - mean[i]) ** 2
+        distance[c] = math.sqrt(squared)
+        density = max(masses[c] * keep[c] / volumes[c], 1e-300)
+        highest = max(highest, density)
+        if reach < distance[c] < lost:
+            floor = min(floor, density)
+        if distance[c] < 2 * taper:
+            around += masses[c] * keep[c]
+    floor = min(floor, highest)
+    part = np.zeros(cells)
+    for c in range(cells):
+        if distance[c] <= reach and widths[c] <= widest:
+            density = max(masses[c] * keep[c] / volumes[c], 1e-300)
+            above = max(1.0 - floor / density, 0.0)
+            part[c] = math.exp(-((distance[c] / taper) ** 4)) * keep[c] * above
+    return part, around

@@ -133,35 +133,13 @@ class Forest:
         return Forest(keys[keep], levels[keep], corners[keep], self.roots or self)
 
     def holding(self, points: np.ndarray) -> np.ndarray:
-        """The leaf that holds each of some points that lie close together.
-
-        Found on the way down from its root, by the side of each cut that it lies on.
-        """
-        roots = self.roots or self
-        root = roots._holders(points)
-        keys = root << DEEPEST
-        _descend(keys, roots.corners[root], points, int(self.levels.max()))
-        return np.asarray(np.searchsorted(self.keys, keys, "right") - 1)
-
-    def _holders(self, points: np.ndarray) -> np.ndarray:
-        """The cell that holds each point, among those near all of them."""
-        centres, inverse, reach = self._coordinates
-        some = normalised(points.mean(axis=0))
-        reach = reach + np.linalg.norm(points - some, axis=1).max()
-        near = np.flatnonzero(np.linalg.norm(centres - some, axis=1) < 1.01 * reach)
-        # x = sum_j coordinate_j vertex_j, and all coordinates are >= 0 in the cell that holds x.
-        inside = np.einsum("pd,cdj->pcj", points, inverse[near]).min(axis=2)
-        return np.asarray(near[inside.argmax(axis=1)])
+        """The leaf that holds each point, found by a walk across facets from that of the last."""
+        return np.asarray(_walk(points, self._inverse, self.neighbours))
 
     @cached_property
-    def _coordinates(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Middles of the cells, matrices that give the coordinates of a point in them, and reach.
-
-        The last is the largest distance of a corner from the middle of its cell.
-        """
-        middles = normalised(self.corners.mean(axis=1))
-        reach = float(np.linalg.norm(self.corners - middles[:, None], axis=2).max())
-        return middles, np.linalg.inv(self.corners), reach
+    def _inverse(self) -> np.ndarray:
+        """Matrices that give the coordinates c of a point: x = sum_j c_j vertex_j."""
+        return np.linalg.inv(self.corners)
 
     def _bisected(self, marked: np.ndarray) -> Forest:
         """The marked leaves cut, nothing else."""
@@ -246,43 +224,38 @@ def _longest_edge_first(surface: Surface) -> np.ndarray:
 
 
 @part
-def _side(corners, middle, x):
-    """On which side of the cut through the middle of the first edge a point lies, by the sign."""
-    if x.size == 2:
-        return middle[0] * x[1] - middle[1] * x[0]
-    c = corners[2]
-    return (
-        (c[1] * middle[2] - c[2] * middle[1]) * x[0]
-        + (c[2] * middle[0] - c[0] * middle[2]) * x[1]
-        + (c[0] * middle[1] - c[1] * middle[0]) * x[2]
-    )
+def _lowest(inverse, x):
+    """The least coordinate of a point in a cell, and its vertex: >= 0 in the cell that holds it."""
+    vertex, least = 0, np.inf
+    for j in range(x.size):
+        coordinate = 0.0
+        for i in range(x.size):
+            coordinate += x[i] * inverse[i, j]
+        if coordinate < least:
+            vertex, least = j, coordinate
+    return vertex, least
 
 
 @kernel
-def _descend(keys, corners, points, levels):
-    """Add to keys of roots the way down to the points; corners become those of the last cell."""
-    d = points.shape[1]
-    middle, last = np.empty(d), np.empty(d)
-    for p in range(keys.size):
-        cell = corners[p]
-        for level in range(1, levels + 1):
-            length = 0.0
-            for i in range(d):
-                middle[i] = cell[0, i] + cell[1, i]
-                length += middle[i] * middle[i]
-            for i in range(d):
-                middle[i] /= np.sqrt(length)
-            second = _side(cell, middle, points[p]) * _side(cell, middle, cell[1]) > 0
-            if second:
-                keys[p] += np.int64(1) << (DEEPEST - level)
-            for i in range(d):
-                if d == 2:
-                    cell[0 if second else 1, i] = middle[i]
-                else:
-                    last[i] = cell[2, i]
-                    if second:
-                        cell[0, i], cell[1, i] = cell[1, i], last[i]
-                    else:
-                        cell[1, i] = cell[0, i]
-                        cell[0, i] = last[i]
-                    cell[2, i] = middle[i]
+def _walk(points, inverse, neighbours):
+    """The cell that holds each point: across facets that it lies behind, from that of the last."""
+    cells = inverse.shape[0]
+    found = np.empty(points.shape[0], dtype=np.int64)
+    at = -1
+    for p in range(points.shape[0]):
+        x = points[p]
+        steps = 0 if at >= 0 else cells
+        while steps < cells:
+            vertex, least = _lowest(inverse[at], x)
+            if least >= 0.0:
+                break
+            at = neighbours[at, vertex]
+            steps += 1
+        if steps == cells:  # the first point, or one between cells, by rounding
+            best = -np.inf
+            for c in range(cells):
+                _, least = _lowest(inverse[c], x)
+                if least > best:
+                    at, best = c, least
+        found[p] = at
+    return found

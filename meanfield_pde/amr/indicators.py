@@ -326,9 +326,10 @@ def _patch_indicator(leaves: Leaves, patches: Patches) -> np.ndarray:
     The sum over the cells of a patch of M min(1/2, w / 12 d), w the width of the leaf that shows
     it and d the least standard deviation of the patch: the slope of log rho is about 1 / d.
     """
-    found = np.zeros(leaves.forest.count)
-    for patch in patches:
-        held = leaves.forest.holding(patch.middles)
-        narrow = 12 * max(patch.widths[0], 1e-300)
-        np.add.at(found, held, patch.masses * np.minimum(0.5, leaves.width[held] / narrow))
-    return found
+    if not patches:
+        return np.zeros(leaves.forest.count)
+    held = leaves.forest.holding(np.concatenate([patch.middles for patch in patches]))
+    narrow = np.concatenate([np.full(len(p.masses), 12 * p.widths[0]) for p in patches])
+    part = np.minimum(0.5, leaves.width[held] / np.maximum(narrow, 1e-300))
+    masses = np.concatenate([patch.masses for patch in patches])
+    return np.bincount(held, masses * part, leaves.forest.count)

@@ -48,4 +48,7 @@ def recorded(arrays: Mapping[str, np.ndarray]) -> Patches:
         np.split(arrays["patch_masses"], cells),
         strict=True,
     )
-    return tuple(Patch(place[:, 0], place[:, 1:], *others) for place, *others in each)
+    contiguous = np.ascontiguousarray  # as compiled code takes them
+    return tuple(
+        Patch(contiguous(place[:, 0]), contiguous(place[:, 1:]), *others) for place, *others in each
+    )

@@ -111,6 +111,17 @@ def _load(path: Path) -> Table:
         raise InputError(f"not a readable case file ({error})") from None
 
 
+def input_files(path: Path) -> list[Path]:
+    """The case file, and the files of weights, tokens and meshes that it names, if it is one."""
+    try:
+        document = _load(path)
+    except InputError:  # of which `read_case` says what is wrong
+        return [path]
+    tables = (table for table in document.values() if isinstance(table, dict))
+    named = (table.get(key) for table in tables for key in ("weights", "path"))
+    return [path, *(path.parent / name for name in named if isinstance(name, str))]
+
+
 def parse(text: str) -> Table:
     """The text of a case file as nested tables, not yet checked; InputError unless it is TOML."""
     try:

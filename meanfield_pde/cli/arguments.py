@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from meanfield_pde.case.file import input_files
 from meanfield_pde.errors import InputError, StorageError
-from meanfield_pde.support.checks import to_path
+from meanfield_pde.support.checks import check_no_device, to_path
 
 # Adds a command: its name, what it does, and its line in the help.
 Command = Callable[
@@ -44,7 +45,10 @@ def add_allow_long(parser: argparse.ArgumentParser) -> None:
 def add_figures_folder(parser: argparse.ArgumentParser) -> None:
     """The option that says where figures go."""
     parser.add_argument(
-        "--output", type=path, metavar="FOLDER", help="put figures/ there, not in the result folder"
+        "--output",
+        type=folder,
+        metavar="FOLDER",
+        help="put figures/ there, not in the result folder",
     )
 
 
@@ -55,6 +59,44 @@ def figures_elsewhere() -> Iterator[None]:
         yield
     except StorageError as error:
         raise StorageError(f"{error}; have the figures in another folder", "--output") from None
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """InputError if a file that a command is to write is a pipe, a device, or one of its inputs."""
+    for name in ("output", "log"):
+        place = getattr(options, name, None)
+        if place is not None:
+            check_output(place, options, f"--{name}")
+            if name == "output":  # a log may go to a device
+                check_no_device(place)
+
+
+def check_output(place: Path, options: argparse.Namespace, name: str) -> None:
+    """InputError if a file to be written is one that the options, or the case, name as an input.
+
+    Args:
+        place: of the file; a folder may be that of an input.
+        options: of the command.
+        name: of the option, or what else says where the file goes.
+    """
+    if not place.is_file():
+        return
+    for key, given in vars(options).items():
+        if key in ("output", "log") or not isinstance(given, Path):
+            continue
+        for read in input_files(given) if key == "case" else [given]:
+            if read.exists() and place.samefile(read):
+                what = f"the {key} file" if read is given else f"an input of {given}"
+                raise InputError(f"{place}: {name} is {what} itself; name another")
+
+
+def folder(text: str) -> Path:
+    """A path of a folder, which need not be there yet."""
+    found = path(text)
+    if found.exists() and not found.is_dir():
+        kind = "a file" if found.is_file() else "a pipe or a device"
+        raise argparse.ArgumentTypeError(f"{found} is {kind}, not a folder")
+    return found
 
 
 def path(text: str) -> Path:

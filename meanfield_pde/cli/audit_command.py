@@ -17,7 +17,7 @@ from meanfield_pde.audit.heads import HeadAudit, audit_heads
 from meanfield_pde.audit.layers import TOLERANCE, audit_layers
 from meanfield_pde.audit.measured import read_layers
 from meanfield_pde.audit.weights import Encoder
-from meanfield_pde.cli.arguments import Command, number, path
+from meanfield_pde.cli.arguments import Command, folder, number, path
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures.audit import draw_audit
 from meanfield_pde.results.tables import write_table
@@ -60,7 +60,7 @@ def add_audit(command: Command) -> None:
         "--directions", type=int, choices=(2, 3), help="of that case: circle or sphere"
     )
     parser.add_argument(
-        "--output", type=path, default=Path("results/audit"), metavar="DIR", help="results/audit"
+        "--output", type=folder, default=Path("results/audit"), metavar="DIR", help="results/audit"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 

@@ -14,7 +14,7 @@ import numpy as np
 from meanfield_pde.attention.heads import is_one_head
 from meanfield_pde.case.file import read_case
 from meanfield_pde.case.starter import write_starter
-from meanfield_pde.cli.arguments import figures_elsewhere
+from meanfield_pde.cli.arguments import check_output, figures_elsewhere
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.figures.tokens import draw_comparison
@@ -24,6 +24,7 @@ from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.measures import read_measure
 from meanfield_pde.results.names import FIGURES
+from meanfield_pde.support.checks import check_no_device
 from meanfield_pde.support.files import check_writable, replace_text
 from meanfield_pde.support.memory import check_fits
 from meanfield_pde.support.ranks import on_root
@@ -96,8 +97,6 @@ def limit(options: argparse.Namespace) -> None:
         return json.dumps(found.describe(), indent=2) if options.json else found.report()
 
     def write(text: str) -> None:
-        if options.output.exists() and options.output.samefile(options.case):
-            raise InputError(f"{options.output}: --output is the case file itself; name another")
         if not options.output.parent.is_dir():
             raise InputError(f"{options.output}: there is no folder {options.output.parent}")
         replace_text(options.output, text + "\n")
@@ -157,6 +156,7 @@ def mesh(options: argparse.Namespace) -> None:
     axis = None if options.grade_to is None else np.array(options.grade_to)
 
     def write() -> int:
+        check_no_device(options.output.with_suffix(".h5"))  # which goes with it
         try:
             surface = make(options.cells, grade=grade, axis=axis)
         except InputError as error:
@@ -174,6 +174,12 @@ def tokens(options: argparse.Namespace) -> None:
     path = options.output or case.output.directory / "tokens.npz"
     if path.suffix.lower() != ".npz":  # the weights are written, too, which a .csv cannot hold
         raise InputError(f"--output must end in .npz, got {path}")
+
+    def check() -> None:
+        check_output(path, options, "the file of the tokens")
+        check_no_device(path)
+
+    on_root(comm, check)  # the default, too, before what may take hours
     # The positions at all times, and those that one integration works with.
     numbers = options.count * case.dimension * (len(case.time.save_times) + 40)
     check_fits(8.0 * numbers, f"--count {options.count}", "take fewer tokens")

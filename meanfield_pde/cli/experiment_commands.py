@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.file import read_case
-from meanfield_pde.cli.arguments import Command, add_allow_long, number, path
+from meanfield_pde.cli.arguments import Command, add_allow_long, folder, number, path
 from meanfield_pde.errors import SolverError
 from meanfield_pde.experiments.folder import check_betas, check_counts
 from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
@@ -152,7 +152,7 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
 
 def _add_output(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
-        "--output", type=path, metavar="DIR", help=f"default {what} in the result folder"
+        "--output", type=folder, metavar="DIR", help=f"default {what} in the result folder"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
     add_allow_long(parser)

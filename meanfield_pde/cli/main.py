@@ -1,8 +1,9 @@
 """The command line: a thin layer over the Python API.
 
 Exit codes: 0 done, 1 the computation failed, 2 the input is wrong, 3 tokens deviate, 75 stopped by
-a signal with everything saved, 130 after Ctrl-C. Errors are one line on standard error, printed
-once whatever the number of ranks; a traceback only with --debug.
+a signal with everything saved, 130 after Ctrl-C, and 128 + n where signal n has ended a command
+that does not go on later: 143 after SIGTERM. Errors are one line on standard error, printed once
+whatever the number of ranks; a traceback only with --debug.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from typing import Any
 from mpi4py import MPI
 from petsc4py import PETSc
 
-from meanfield_pde._signals import let_go, note_signals
+from meanfield_pde._signals import Interrupted, command_named, heed_signals, let_go
+from meanfield_pde.cli.arguments import check_outputs
 from meanfield_pde.cli.options import add_commands
 from meanfield_pde.cli.petsc_options import petsc_options
 from meanfield_pde.errors import InputError, MeanfieldError
-from meanfield_pde.support.files import check_appendable
+from meanfield_pde.support.files import check_appendable, said_of_written
 from meanfield_pde.support.old_names import with_new_options
 from meanfield_pde.support.ranks import on_root
 
@@ -112,10 +114,11 @@ def _run(given: list[str]) -> int:
         if not debug:  # what is not finite is found and named where it matters
             warnings.simplefilter("ignore", RuntimeWarning)
         PETSc.Sys.popSignalHandler()  # there is one if something else has initialised PETSc
-        note_signals()  # which that may have undone
+        heed_signals()
         ours, petsc = _split_petsc(given)
         ours, notes = with_new_options(ours)
         options = build_parser().parse_args(ours)
+        on_root(comm, check_outputs, options)
         _start_logging(getattr(options, "log", None), quiet=getattr(options, "quiet", False))
         for note in notes:
             LOG.warning("%s", note)
@@ -132,9 +135,12 @@ def _run(given: list[str]) -> int:
         if comm.rank != 0:
             _report(f"{error} (rank {comm.rank} alone)", debug)
         return _end_all(error.exit_code)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if comm.rank != 0:
             time.sleep(INTERRUPTED)  # as a rule the first rank has said so, and ends all
+        if isinstance(error, Interrupted):
+            _report(f"{command_named()} {error}; {said_of_written()}", debug)
+            return _end_all(error.exit_code)
         _report("interrupted", debug)
         return _end_all(130)
     except MemoryError:

@@ -8,6 +8,7 @@ from meanfield_pde.cli.arguments import (
     Command,
     add_allow_long,
     add_figures_folder,
+    folder,
     number,
     path,
     vector,
@@ -35,7 +36,7 @@ def _add_runs(command: Command) -> None:
 
     run = command("run", commands.run, "solve a case and write its result folder")
     run.add_argument("case", type=path, metavar="CASE.toml")
-    run.add_argument("--output", type=path, metavar="DIR", help="instead of [output] directory")
+    run.add_argument("--output", type=folder, metavar="DIR", help="instead of [output] directory")
     run.add_argument("--until", type=number, metavar="T", help="instead of [time] until")
     run.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
     run.add_argument("--overwrite", action="store_true", help="replace the results that are there")

@@ -1,8 +1,13 @@
-"""PETSc's options from the command line: put into its database, and checked before any work."""
+"""PETSc's options from the command line: put into its database, and checked before any work.
+
+Those of the environment, PETSC_OPTIONS, are in it already, and are checked with them. Files of
+options (.petscrc) are shared by all programs of a user, and hold what others ask for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,22 +36,25 @@ def petsc_options(given: Sequence[str]) -> Iterator[None]:
     Args:
         given: names and values, as on PETSc's own command line: ["-ts_ssp_type", "rk104"].
     """
-    values = _parse(given)
-    options = PETSc.Options()
+    options, surrounding = PETSc.Options(), _of_environment()
+    renamed = {_RENAMED[name]: surrounding[name] for name in _RENAMED.keys() & surrounding}
+    values = renamed | _parse(given)
+    names = dict.fromkeys([*values, *(_RENAMED.get(name, name) for name in surrounding)])
     if values.get(_LOG_VIEW):
         on_root(MPI.COMM_WORLD, check_appendable, _log_file(values[_LOG_VIEW] or ""))
     for name, value in values.items():
         options.setValue(name, value)
     try:
-        if values:
-            _check(values)
+        if names:
+            _check(names)
         if _LOG_VIEW in values:
             PETSc.Log.begin()
         yield
         if _LOG_VIEW in values:
             _view_log(values[_LOG_VIEW])
     finally:
-        for name in values:
+        # PETSc has a page of warnings for those that nothing has asked for; here a line names one.
+        for name in [*values, *(name for name in surrounding if not options.used(name))]:
             options.delValue(name)
 
 
@@ -64,8 +72,17 @@ def _parse(given: Sequence[str]) -> dict[str, str | None]:
     return values
 
 
-def _check(values: dict[str, str | None]) -> None:
-    for name in values:
+def _of_environment() -> dict[str, str | None]:
+    """Names and values in PETSC_OPTIONS, as PETSc itself reads them when it is initialised."""
+    read: Any = PETSc.Options().create()
+    read.insertString(os.environ.get("PETSC_OPTIONS", ""))
+    found: dict[str, str | None] = read.getAll()
+    read.destroy()
+    return found
+
+
+def _check(names: Iterable[str]) -> None:
+    for name in names:
         if name.startswith(_OURS):
             raise InputError(
                 f"the PETSc option -{name} has no effect here: the length of the steps follows "
@@ -74,7 +91,7 @@ def _check(values: dict[str, str | None]) -> None:
     configured_ts(MPI.COMM_SELF).destroy()
     _try_solver()
     options = PETSc.Options()
-    for name in values:
+    for name in names:
         if name != _LOG_VIEW and not options.used(name):
             raise InputError(
                 f"the PETSc option -{name} is not one that this solver asks for; look it up, "

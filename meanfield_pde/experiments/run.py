@@ -129,6 +129,7 @@ def _finished(case: Case, comm: MPI.Comm) -> Solution:
 def _read_finished(directory: Path) -> tuple[Result, dict[str, Any]]:
     """What is in the folder, and what its summary says."""
     result = read_result(directory)
+    result.store.check(result.store.rows)  # finished is what can be read
     summary = read_summary(directory, checked=result.store.checked)
     for name, kinds in (
         ("steps", int),

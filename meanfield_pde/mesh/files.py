@@ -26,7 +26,7 @@ from meanfield_pde.mesh.checks import check_surface
 from meanfield_pde.mesh.surface import Surface, build_mesh, on_sphere
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import check_no_device
-from meanfield_pde.support.files import flush, writing
+from meanfield_pde.support.files import flush, put_in_place, writing
 from meanfield_pde.support.hdf5 import new_hdf5, read_array
 
 _GMSH_HINT = "reading a .msh file needs gmsh: pip install 'meanfield_pde[gmsh]'"
@@ -101,8 +101,8 @@ def write_surface(path: str | Path, surface: Surface) -> None:
                 flush(new)
             # The HDF5 file first. The XDMF text depends on the sizes alone, which the reader
             # compares, so that an old text never passes for a description of the new data.
-            os.replace(new_data, data)
-            os.replace(new_path, path)
+            put_in_place(new_data, data)
+            put_in_place(new_path, path)
         flush(path.parent)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from meanfield_pde.amr.extraction import extract, joined, patch_width, point_patches, retire
 from meanfield_pde.amr.indicators import Indicators
-from meanfield_pde.amr.patches import NONE, Patches
+from meanfield_pde.amr.patches import NONE, Patches, moved
 from meanfield_pde.amr.regrid import Marks, limited, mark, regrid
 from meanfield_pde.amr.remap import Remap
 from meanfield_pde.amr.settings import AdaptSettings
@@ -372,7 +372,7 @@ class Controller:
         if velocity.field is None:
             return patches
         kernel = max(1.0, inverse_kernel_width_squared(self.rhs.layer)) ** -0.5
-        return tuple(patch.moved(velocity.field, time, kernel) for patch in patches)
+        return moved(patches, velocity.field, time, kernel)
 
     def _change(self, masses: Masses, patches: Patches) -> None:
         """Go on with other masses and patches on the same mesh."""

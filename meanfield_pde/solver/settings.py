@@ -27,8 +27,8 @@ class SolverCase:
     Attributes:
         scheme: "muscl" or "upwind".
         tolerance: of the attention sum, relative.
-        log_masses: "on" to follow tails below the range of doubles, "off" not to, "auto" where
-            the metastable state is predicted to outlive that range.
+        log_masses: "on" to follow tails below the range of doubles, "off" not to, "auto" from when
+            the smallest mass of the state falls below 1e-280, if velocities can see it.
     """
 
     scheme: str = "muscl"

@@ -60,8 +60,9 @@ def solve(
         tolerance: bound on the error of the attention sum.
         threads: threads of each rank; by default the cores divided by the ranks of the machine.
         compare: Wasserstein distances to add to the history.
-        log_masses: whether masses may leave the range of doubles; by default if the tail is
-            predicted to do so before the metastable state ends. What is saved are doubles.
+        log_masses: whether masses are held in the extended range, below that of doubles; by
+            default from when the smallest falls below 1e-280 and velocities can see it, never with
+            noise or at zero temperature. What is saved are doubles.
         adapt: the tolerance of an adaptive mesh, in radians, or settings with it: the mesh is
             refined and coarsened so that its own part of the error in W_1 stays below this. The
             mesh given is the coarsest; each saved time has its own cells, `solution.cells_at(i)`.

@@ -19,6 +19,7 @@ from meanfield_pde.attention.cell_sources import FixedSources, Mean, refinement_
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.attention.reconstructed_sources import ReconstructedSources
 from meanfield_pde.attention.sum import AttentionSum
+from meanfield_pde.attention.sum.direct import with_points
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.attention.sum.summation import plain_softmax
 from meanfield_pde.attention.term import Sources, VelocityTerm
@@ -116,7 +117,7 @@ class MeanField:
         else:
             self.sources = TermSources(attention, volumes, self._means_of, sub_cell=sub_cell)
             points, vertices = self.sources.points, volumes.vertices
-            scores = attention.scores(vertices)
+            scores = self._scores = attention.scores(vertices)
             self._sum = SharedSum(volumes.comm, points, vertices, scores, tolerance)
 
     @property
@@ -211,15 +212,8 @@ class MeanField:
         """Means and log Z at vertices, with those of the patches added to those of the cells."""
         if not patches:
             return sums
-        vertices = self.volumes.vertices if wanted is None else self.volumes.vertices[wanted]
-        d = self.volumes.dimension
-        places, logs = patch_sources(patches, d)
-        exponent = np.column_stack([sums[:, -1], self.attention.scores(vertices) @ places.T + logs])
-        largest = exponent.max(axis=1, keepdims=True)
-        weight = np.exp(exponent - largest)
-        total = weight.sum(axis=1)
-        means = (weight[:, :1] * sums[:, :d] + weight[:, 1:] @ places) / total[:, None]
-        return np.column_stack([means, largest[:, 0] + np.log(total)])
+        scores = self._scores if wanted is None else self._scores[wanted]
+        return with_points(sums, scores, *patch_sources(patches, self.volumes.dimension))
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
         mean = self._facet_mean

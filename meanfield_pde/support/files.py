@@ -25,6 +25,8 @@ from meanfield_pde.support.checks import check_no_device
 _MARK = "meanfield_pde-tmp"
 # What is wrong with a path, whatever the disk: a folder, a name too long, a loop of links.
 _NO_SUCH_PLACE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+# Files that this process has put into their places, in this order.
+_WRITTEN: list[Path] = []
 _TEMPORARY = re.compile(rf"\.(?P<stem>.+)\.{_MARK}-\d+(?P<suffix>\.\w+)?")
 
 
@@ -91,10 +93,25 @@ def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | No
             flush(temporary)
             if keep is not None and path.exists():
                 os.replace(path, keep)
-            os.replace(temporary, path)
+            put_in_place(temporary, path)
             flush(path.parent)
         finally:
             _discard(temporary)
+
+
+def put_in_place(made: Path, path: Path) -> None:
+    """Give a file that is whole its name, and remember that it was written."""
+    os.replace(made, path)
+    if path not in _WRITTEN:
+        _WRITTEN.append(path)
+
+
+def said_of_written() -> str:
+    """What an interrupted command says of the files that this process has written, each whole."""
+    if not _WRITTEN:
+        return "no file was written"
+    more = f" and {len(_WRITTEN) - 1} more" if len(_WRITTEN) > 1 else ""
+    return f"written before, and whole: {_WRITTEN[0]}{more}"
 
 
 def replace_text(path: Path, text: str) -> None:

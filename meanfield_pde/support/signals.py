@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: a scheduler's SIGTERM, and SIGUSR1 some time before it.
+"""Signals that ask a run to stop: a scheduler's SIGTERM, SIGUSR1 some time before it, SIGHUP.
 
 They are noted and asked for between two steps, so that what is being computed or written is done
 first. Ranks may get them at different times, and some not at all: who asks has to ask all of them.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from mpi4py import MPI
 
-from meanfield_pde._signals import NOTED, STOPPING, note
+from meanfield_pde._signals import NOTED, heeded, note
 from meanfield_pde.errors import StoppedError
 
 
@@ -23,7 +23,7 @@ def signals_noted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python allows it there only
         yield
         return
-    before = {number: signal.signal(number, note) for number in STOPPING}
+    before = {number: signal.signal(number, note) for number in heeded()}
     try:
         yield
     finally:

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.linalg import subspace_angles
 
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.stages import stops
@@ -77,7 +76,7 @@ class Progress:
         self._first, self._last = projection.basis, projection.terminal.basis
         self.angle = 0.0  # theta
         if self._last is not None:
-            self.angle = float(subspace_angles(self._first, self._last).max())
+            self.angle = float(largest_angles(self._first[None], self._last)[0])
 
     @property
     def switches(self) -> bool:
@@ -97,7 +96,7 @@ class Progress:
     def fraction(self, moments: np.ndarray) -> np.ndarray:
         """The progress f at each time; zero where E and F are not distinguished."""
         axes = np.linalg.eigh(moments)[1][:, :, -self._first.shape[1] :]
-        return np.array([self._progress(axis) for axis in axes])
+        return self._progress(axes)
 
     @cached_property
     def stops(self) -> list[tuple[float, float | None]]:
@@ -109,7 +108,7 @@ class Progress:
         found = [(0.0, first.until_per_beta)]
         if self.switches and self.projection.dimension == 1:
             for stop in others:
-                progress = self._progress(stop.basis)
+                progress = float(self._progress(stop.basis[None])[0])
                 if found[-1][0] + APART <= progress <= 1 - APART:
                     found.append((progress, stop.until_per_beta))
         return [*found, (1.0, None)]
@@ -143,12 +142,27 @@ class Progress:
             begin = max(begin, end)
         return found
 
-    def _progress(self, axis: np.ndarray) -> float:
+    def _progress(self, axes: np.ndarray) -> np.ndarray:
+        """The progress f of axes, T x d x k, given by orthonormal bases."""
         if not self.switches or self._last is None:
-            return 0.0
-        gone = float(subspace_angles(axis, self._first).max())
-        ahead = float(subspace_angles(axis, self._last).max())
-        return gone / max(gone + ahead, 1e-300)
+            return np.zeros(len(axes))
+        gone, ahead = largest_angles(axes, self._first), largest_angles(axes, self._last)
+        return np.asarray(gone / np.maximum(gone + ahead, 1e-300))
+
+
+def largest_angles(subspaces: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """The largest principal angle between each of some subspaces, T x d x k, and another, d x m.
+
+    It is atan2(s, c), c the least singular value of E^T F and s the largest of F - E E^T F, for
+    orthonormal bases E and F, that of the smaller space.
+    """
+    cosines = np.linalg.svd(basis.T @ subspaces, compute_uv=False).min(axis=1)
+    if subspaces.shape[2] <= basis.shape[1]:
+        left = subspaces - basis @ (basis.T @ subspaces)
+    else:
+        left = basis - subspaces @ (np.swapaxes(subspaces, 1, 2) @ basis)
+    sines = np.linalg.svd(left, compute_uv=False).max(axis=1)
+    return np.asarray(np.arctan2(sines, cosines))
 
 
 def for_good(times: np.ndarray, values: np.ndarray, level: float) -> float | None:

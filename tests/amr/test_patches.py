@@ -14,7 +14,7 @@ from meanfield_pde.amr.extraction import deposit, extract, joined
 from meanfield_pde.amr.forest import Forest
 from meanfield_pde.amr.indicators import Leaves
 from meanfield_pde.amr.patch_arrays import record, recorded
-from meanfield_pde.amr.patches import NONE, Patch
+from meanfield_pde.amr.patches import NONE, Patch, moved
 from meanfield_pde.amr.settings import AdaptSettings, PatchSettings
 from meanfield_pde.case.file import read_case
 from meanfield_pde.initial.tokens import Tokens
@@ -61,15 +61,15 @@ def patch_of(dimension: int, width: float) -> Patch:
 def test_cells_move_with_the_flow(dimension: int, width: float) -> None:
     """At zero temperature with Q = K = I: x -> exp(V t) x / |exp(V t) x|, to the 5th order."""
     matrix, patch = MATRIX[dimension], patch_of(dimension, width)
-    moved = patch
+    after = patch
     for _ in range(20):
-        moved = moved.moved(lambda x: tangential(x, x @ matrix.T), 0.1, 1.0)
+        (after,) = moved((after,), lambda x: tangential(x, x @ matrix.T), 0.1, 1.0)
     flow = scipy.linalg.expm(2.0 * matrix)
-    np.testing.assert_allclose(moved.vertices, normalised(patch.vertices @ flow.T), atol=1e-6)
-    assert moved.masses is patch.masses
+    np.testing.assert_allclose(after.vertices, normalised(patch.vertices @ flow.T), atol=1e-6)
+    assert after.masses is patch.masses
     # However narrow: relative to its own width.
     exact = Patch.of(normalised(patch.vertices @ flow.T), patch.cells, patch.masses)
-    np.testing.assert_allclose(moved.widths, exact.widths, rtol=1e-4)
+    np.testing.assert_allclose(after.widths, exact.widths, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
@@ -83,10 +83,10 @@ def test_no_patch_is_too_narrow(dimension: int) -> None:
 
     narrow = patch
     for _ in range(500):
-        narrow = narrow.moved(towards, 0.05, 1.0)
+        (narrow,) = moved((narrow,), towards, 0.05, 1.0)
     np.testing.assert_allclose(narrow.widths, np.exp(-50.0) * patch.widths, rtol=1e-3)
     for _ in range(500):
-        narrow = narrow.moved(lambda x: -towards(x), 0.05, 1.0)
+        (narrow,) = moved((narrow,), lambda x: -towards(x), 0.05, 1.0)
     np.testing.assert_allclose(narrow.widths, patch.widths, rtol=1e-4)
 
 

@@ -11,8 +11,10 @@ import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from meanfield_pde import TokenCloud, write_tokens
 from meanfield_pde.mesh.files import read_surface, write_surface
 from meanfield_pde.mesh.surface import Surface, circle_surface
 from tests.conftest import Command, Main, Write, environment
@@ -279,6 +281,82 @@ def test_closed_streams_and_arguments_that_are_no_text(
     assert said in ended.stdout + ended.stderr
     if code:
         assert_one_line(ended.stderr, said)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("tokens c.toml --count 9 --output log.npz", "log.npz is a pipe, not a file"),
+        ("tokens c.toml --count 9", "out/tokens.npz is a pipe, not a file"),
+        ("tokens c.toml --count 9 --output a.npz", "--output is an input of c.toml itself"),
+        ("tokens a.npz --count 9 --output a.npz", "--output is the case file itself"),
+        ("limit c.toml --output a.npz", "--output is an input of c.toml itself"),
+        ("run c.toml --log ./c.toml", "--log is the case file itself"),
+        ("run c.toml --output log.npz", "log.npz is a pipe or a device, not a folder"),
+        ("sweep c.toml --beta 1 2 --output c.toml", "c.toml is a file, not a folder"),
+        ("lifetime c.toml --beta 1 --output log.npz", "not a folder"),
+        ("transition c.toml --strength 1 2 --output log.npz", "not a folder"),
+        ("audit a.npz --output a.npz", "a.npz is a file, not a folder"),
+        ("compare done a.npz --output a.npz", "a.npz is a file, not a folder"),
+        ("plot done --output log.npz", "log.npz is a pipe or a device, not a folder"),
+        ("mesh circle --cells 9 --output m.xdmf", "m.h5 is a pipe, not a file"),
+    ],
+)
+def test_what_may_not_be_written_is_refused_before_any_work(
+    line: str,
+    said: str,
+    main: Main,
+    write_case: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pipe or an input in the place of an output, for every command that has one."""
+
+    def work(*arguments: object, **options: object) -> None:
+        raise AssertionError("this takes hours")
+
+    for name in ("simulate_tokens", "ProjectionLimit", "run_case", "circle_surface"):
+        monkeypatch.setattr(f"meanfield_pde.cli.commands.{name}", work)
+    monkeypatch.chdir(tmp_path)
+    for place in ("out", "done"):
+        (tmp_path / place).mkdir()
+    for pipe in ("log.npz", "out/tokens.npz", "m.h5"):
+        os.mkfifo(pipe)
+    write_tokens("a.npz", TokenCloud(np.zeros(1), np.eye(2)))
+    own = 'kind = "tokens"\npath = "a.npz"\n[output]\ndirectory = "out"\n'
+    case = write_case(
+        CIRCLE, ('kind = "expression"\ndensity = "1 + 0.5*x + 0.3*x*y"\n', own), name="c.toml"
+    ).read_bytes()
+    tokens = Path("a.npz").read_bytes()
+    code, err = main(*line.split())
+    assert code == 2, err
+    assert_one_line(err, said)
+    assert (Path("c.toml").read_bytes(), Path("a.npz").read_bytes()) == (case, tokens)
+
+
+def test_options_of_petsc_in_the_environment(
+    main: Main, command: Command, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are checked as those of the command line are."""
+    case = write_case(CIRCLE)
+    for given, said in (
+        ("-ts_typo 3", "the PETSc option -ts_typo is not one that this solver asks for"),
+        ("-ts_dt 1", "-ts_dt has no effect here"),
+    ):
+        monkeypatch.setenv("PETSC_OPTIONS", given)
+        ended = command("run", case, "--until", 0.1, "--quiet", "--output", tmp_path / "a")
+        assert ended.returncode == 2
+        assert_one_line(ended.stderr, said)
+        assert not (tmp_path / "a").exists()
+    run = ("run", case, "--until", 0.1, "--quiet", "--output")
+    monkeypatch.setenv("PETSC_OPTIONS", "-malloc_debug -ts_ssp_nstages 9")
+    ended = command(*run, tmp_path / "b")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    monkeypatch.delenv("PETSC_OPTIONS")
+    assert main(*run, tmp_path / "c", "-ts_ssp_nstages", 9)[0] == 0
+    assert main(*run, tmp_path / "d")[0] == 0
+    b, c, d = ((tmp_path / name / "history.csv").read_text() for name in "bcd")
+    assert b == c != d
 
 
 def test_petsc_options_are_used(main: Main, write_case: Write, tmp_path: Path) -> None:

@@ -253,10 +253,26 @@ def test_folders_of_an_earlier_version(
     np.testing.assert_array_equal(resumed.masses[:3], new.masses)
     kept = tmp_path / "kept"
     half_of_the_last_masses(kept)
-    for line in (("wasserstein", kept, kept), ("run", case, "--resume", "--output", kept)):
+    run = ("run", case, "--output", kept)
+    for line in (("wasserstein", kept, kept), run, (*run, "--resume")):
         code, err = main(*line)
         assert code == 2
         assert "masses at t = 1 sum to" in err
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_run_with_masses_that_are_no_numbers_is_not_finished(
+    checked: bool, out: Path, main: Main, tmp_path: Path
+) -> None:
+    with h5py.File(out / "density.h5") as file:
+        masses = file["masses"][()]
+    masses[1] = np.nan
+    crafted(out, "masses", masses, checked=checked)
+    run = ("run", tmp_path / "some-case.toml", "--quiet", "--output", out)
+    for line in (run, (*run, "--resume")):
+        code, err = main(*line)
+        assert (code, err.count("must be finite"), "finished" in err) == (2, 1, False), err
+        assert str(out / "density.h5") in err
 
 
 def crafted(out: Path, name: str, value: object, *, checked: bool) -> None:

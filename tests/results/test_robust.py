@@ -288,7 +288,9 @@ def test_a_loop_of_links(
     assert loop.is_symlink()
 
 
-@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 2)])
+@pytest.mark.parametrize(
+    ("number", "ranks"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 2), (signal.SIGHUP, 1)]
+)
 def test_a_signal_stops_a_run_that_can_be_resumed(
     number: signal.Signals, ranks: int, main: Main, write_case: Write, tmp_path: Path
 ) -> None:
@@ -342,6 +344,75 @@ def test_a_signal_while_the_command_starts(
     assert (ended.returncode, ended.stderr.count("\n")) == (75, 1), ended.stderr
     assert "stopped by a signal before the first step; nothing is lost" in ended.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("SIGHUP", 129), pytest.param("SIGTERM", 143, marks=pytest.mark.slow)],
+)
+def test_a_signal_while_a_command_starts_that_cannot_go_on(
+    name: str, code: int, write_case: Write, tmp_path: Path
+) -> None:
+    script = STARTING.format(module="meanfield_pde.attention.head", signal=name)
+    ended = subprocess.run(
+        [sys.executable, "-c", script, "limit", str(write_case(CIRCLE))],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr == f"meanfield-pde: limit ended by {name}; no file was written\n"
+    assert ended.stdout == ""
+
+
+ENDING = """
+import os, signal, sys
+sys.argv = ["meanfield-pde", *sys.argv[1:]]
+from meanfield_pde.cli import commands, main
+before = commands.{function}
+def ended(*arguments, **options):
+    before(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGHUP)
+commands.{function} = ended
+main.main()
+"""
+
+
+@pytest.mark.parametrize("function", ["simulate_tokens", "write_tokens"])
+def test_a_signal_ends_a_command_that_cannot_go_on(
+    function: str, write_case: Write, tmp_path: Path
+) -> None:
+    """One line says what was written by then, whichever signals follow the first."""
+    out = tmp_path / "t.npz"
+    line = ["tokens", str(write_case(CIRCLE)), "--count", "5", "--until", "1", "--output", str(out)]
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING.format(function=function), *line],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    written = f"written before, and whole: {out}" if out.exists() else "no file was written"
+    assert out.exists() == (function == "write_tokens")
+    assert ended.stderr == f"meanfield-pde: tokens ended by SIGTERM; {written}\n"
+    assert ended.returncode == 143
+
+
+def test_a_run_after_nohup_goes_on_when_the_terminal_is_closed(
+    write_case: Write, tmp_path: Path
+) -> None:
+    script = STARTING.format(module="meanfield_pde.attention.head", signal="SIGHUP")
+    out, ignored = tmp_path / "out", ["bash", "-c", 'trap "" HUP; exec "$@"', "bash"]
+    line = ["run", str(write_case(CIRCLE)), "--quiet", "--until", "0", "--output", str(out)]
+    ended = subprocess.run(
+        [*ignored, sys.executable, "-c", script, *line],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert read_result(out).times == [0.0]
 
 
 @pytest.mark.slow

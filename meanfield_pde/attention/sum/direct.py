@@ -56,6 +56,13 @@ def direct_sums(
     return out
 
 
+def plain_sums(scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray) -> np.ndarray:
+    """Return rows (m, log Z) by all terms, without a tree: for few targets on circle or sphere."""
+    nothing = np.zeros((len(scores), points.shape[1] + 1))
+    nothing[:, -1] = NO_MASS
+    return with_points(nothing, *map(np.ascontiguousarray, (scores, points, log_masses)))
+
+
 def survey(
     sources: Sources,
     scores: np.ndarray,
@@ -133,6 +140,48 @@ def tile_sums(part, scores, tiles, tree, log_masses, slack, compute, out, visits
             out[1, place + i] = sum_y[i] / total[i]
             out[2, place + i] = sum_z[i] / total[i]
             out[3, place + i] = reference[i] + math.log(total[i])
+
+
+@kernel(fastmath=FAST)
+def with_points(sums, scores, points, log_masses):
+    """Rows (m, log Z) of targets, with some points added to what they sum up, by all terms."""
+    count, d = scores.shape
+    found, room = np.empty((count, d + 1)), np.empty((8, TILE))
+    a, b, c, top = room[0], room[1], room[2], room[3]
+    total, sum_x, sum_y, sum_z = room[4], room[5], room[6], room[7]
+    for start in range(0, count, TILE):
+        width = min(TILE, count - start)
+        for i in range(width):
+            a[i], b[i] = scores[start + i, 0], scores[start + i, 1]
+            c[i] = scores[start + i, 2] if d == 3 else 0.0
+            top[i] = max(sums[start + i, d], NO_MASS)
+        for k in range(log_masses.size):
+            z = points[k, 2] if d == 3 else 0.0
+            x, y, mass = points[k, 0], points[k, 1], max(log_masses[k], NO_MASS)
+            for i in range(width):
+                top[i] = max(top[i], a[i] * x + b[i] * y + c[i] * z + mass)
+        for i in range(width):
+            weight = power_of_two((max(sums[start + i, d], NO_MASS) - top[i]) * LOG2_E)
+            total[i], sum_x[i] = weight, weight * sums[start + i, 0]
+            sum_y[i] = weight * sums[start + i, 1]
+            sum_z[i] = weight * sums[start + i, 2] if d == 3 else 0.0
+        for k in range(log_masses.size):
+            z = points[k, 2] if d == 3 else 0.0
+            x, y, mass = points[k, 0], points[k, 1], max(log_masses[k], NO_MASS)
+            for i in range(width):
+                term = a[i] * x + b[i] * y + c[i] * z + mass - top[i]
+                weight = power_of_two(term * LOG2_E)
+                total[i] += weight
+                sum_x[i] += weight * x
+                sum_y[i] += weight * y
+                sum_z[i] += weight * z
+        for i in range(width):
+            found[start + i, 0] = sum_x[i] / total[i]
+            found[start + i, 1] = sum_y[i] / total[i]
+            if d == 3:
+                found[start + i, 2] = sum_z[i] / total[i]
+            found[start + i, d] = top[i] + math.log(total[i])
+    return found
 
 
 @part(fastmath=FAST)

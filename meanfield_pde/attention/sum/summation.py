@@ -13,7 +13,7 @@ import numpy as np
 
 from meanfield_pde.attention.sum.cluster import ClusterExpansion, ClusterSettings, expansions
 from meanfield_pde.attention.sum.cost import Costs, Estimate, estimate
-from meanfield_pde.attention.sum.direct import direct_sums, survey
+from meanfield_pde.attention.sum.direct import direct_sums, plain_sums, survey
 from meanfield_pde.attention.sum.harmonics import (
     GROUPS,
     HarmonicExpansion,
@@ -306,6 +306,9 @@ def plain_softmax(
     scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return softmax means and log Z by all terms: for few points, or in any dimension."""
+    if points.shape[1] <= 3:
+        found = plain_sums(scores, points, log_masses)
+        return found[:, :-1], found[:, -1]
     mean = np.empty((len(scores), points.shape[1]))
     log_sum = np.empty(len(scores))
     chunk = max(1, 2_000_000 // len(points))  # targets at a time: arrays of 16 MB
