@@ -19,7 +19,9 @@ if _signals.is_command():
     _platform.settle_streams()  # before any file is opened
     _startup.report_in_one_line()
 _startup.check_surroundings()
-_platform.settle_cache()
+from meanfield_pde.support import kernels  # noqa: E402
+
+kernels.settle_cache()
 if _signals.is_command():
     _startup.check_backend()
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
@@ -55,7 +57,7 @@ from meanfield_pde.theory.push_forward import push_forward  # noqa: E402
 from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens  # noqa: E402
 from meanfield_pde.tokens.code import simulate_tokens  # noqa: E402
 from meanfield_pde.verification.comparison import compare_tokens  # noqa: E402
-from meanfield_pde.verification.verdict import TokenComparison  # noqa: E402
+from meanfield_pde.verification.report import TokenComparison  # noqa: E402
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein  # noqa: E402
 from meanfield_pde.wasserstein.measure import Measure  # noqa: E402
 

@@ -80,7 +80,8 @@ def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main([str(argument) for argument in arguments])
-        return ended.value.code, capfd.readouterr().err  # type: ignore[return-value]
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, capfd.readouterr().err
 
     return run
 

@@ -66,7 +66,8 @@ from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.gradients import gradient_weights
 from meanfield_pde.mesh.reconstruction import STEEPEST
 
-# A cell without mass counts as this far below the smallest log density: steep, but not infinitely.
+# A cell without mass counts as this far below the smallest log density: steep, 22 decades, but not
+# infinitely.
 _EMPTY = 50.0
 
 

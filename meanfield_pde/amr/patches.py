@@ -38,8 +38,9 @@ _NODES = -np.cos(np.pi * (np.arange(5) + 0.5) / 5)
 _POWERS = np.linalg.inv(np.vander(_NODES, increasing=True))
 # Binomial coefficients C(k, j), and the times and weights of Runge and Kutta's classical method.
 _BINOMIAL = np.array([[float(math.comb(k, j)) for j in range(5)] for k in range(5)])
+# Of the step, where the next stage is; and weights of stages, over 6 (Runge and Kutta).
 _PARTS = (0.5, 0.5, 1.0)
-_WEIGHTS = (1.0, 2.0, 2.0, 1.0)
+_WEIGHTS = (1.0, 2.0, 2.0, 1.0)  # over 6, as above
 # They span all cells, and at least this many kernel widths, so that those of a point are not one
 # point.
 _LEAST = 1e-4

@@ -31,9 +31,12 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 Mean = Callable[[np.ndarray, Sources], np.ndarray]
 Width = Callable[[np.ndarray], np.ndarray]
 
-_SAMPLE = 256  # targets at which the error is measured
-_STRUCTURE = 0.25  # L
-_GAUSS = np.polynomial.legendre.leggauss(3)
+# Targets at which the error is measured: its root mean square to 4 % (1 / sqrt(2 * 256)), for a
+# decision between estimates of orders of magnitude.
+_SAMPLE = 256
+# L, in radians: the width of what a mean should not smooth (chosen, not tuned).
+_STRUCTURE = 0.25
+_GAUSS = np.polynomial.legendre.leggauss(3)  # as many as on a triangle, where 3 have degree 2
 
 
 def three_points(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

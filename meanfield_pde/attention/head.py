@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meanfield_pde.attention.hardmax import hardmax_mean
 from meanfield_pde.attention.sum import softmax
 from meanfield_pde.attention.term import Sources, TermBeside, VelocityTerm
 from meanfield_pde.errors import InputError
@@ -30,10 +29,15 @@ from meanfield_pde.support.checks import is_number, magnitudes, numbers, numbers
 from meanfield_pde.support.npz import read_arrays
 
 # A query-key matrix whose smallest singular value is below this fraction of the largest is treated
-# as singular: B^T x then vanishes, to rounding, for some x.
+# as singular: B^T x then vanishes, to some thousand roundings, for some x.
 SINGULAR = 1e-12
 # exp() of more than this is out of the range of doubles, with room for the other factors.
 LARGEST_EXPONENT = 700.0
+# Scores within this of the largest, relative to |B^T x|, tie at zero temperature: some thousand
+# roundings, as points and B are computed.
+TIE = 1e-12
+# Scores of one block of targets, for which there are two arrays and a mask: 34 MB.
+_BLOCK = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +250,12 @@ class Attention(VelocityTerm):
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays `query`, `key`, `value` of an `.npz` file."""
+    arrays = read_with_weights(path)
+    return {name: arrays[name] for name in ("query", "key", "value")}
+
+
+def read_with_weights(path: str | Path) -> dict[str, np.ndarray]:
+    """All arrays of an `.npz` file; InputError unless `query`, `key`, `value` are among them."""
     try:
         arrays = read_arrays(path)
     except InputError as error:
@@ -253,7 +263,7 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     for name in ("query", "key", "value"):
         if name not in arrays:
             raise InputError(f"{path}: the array '{name}' is missing; found {sorted(arrays)}")
-    return {name: arrays[name] for name in ("query", "key", "value")}
+    return arrays
 
 
 def _number(given: Any, name: str) -> float:
@@ -278,3 +288,18 @@ def _matrix(given: Any, name: str) -> np.ndarray:
 
 def _shape(matrix: np.ndarray) -> str:
     return " x ".join(str(n) for n in matrix.shape)
+
+
+def hardmax_mean(z: np.ndarray, points: np.ndarray, masses: np.ndarray) -> np.ndarray:
+    """For each row of z the mean of the points y of largest <z, y>, weighted by their masses."""
+    mean = np.empty_like(z)
+    seen = points[masses > 0]
+    weights = masses[masses > 0]
+    rows = max(1, _BLOCK // len(seen))
+    for begin in range(0, len(z), rows):
+        part = z[begin : begin + rows]
+        scores = part @ seen.T
+        slack = TIE * np.linalg.norm(part, axis=1, keepdims=True)
+        tied = np.where(scores >= scores.max(axis=1, keepdims=True) - slack, weights, 0.0)
+        mean[begin : begin + rows] = tied @ seen / tied.sum(axis=1, keepdims=True)
+    return mean

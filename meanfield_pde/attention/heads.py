@@ -21,7 +21,9 @@ from meanfield_pde.attention.term import Sources, TermBeside, VelocityTerm
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.arguments import check_fields
 
-_KNOWN = 16  # layers whose rates are kept
+# Layers whose rates are kept, of which a run has one or a few in use; an encoder's 12 to 24 are
+# asked for in turn, and made anew.
+_KNOWN = 16
 
 
 @dataclass(frozen=True, eq=False)

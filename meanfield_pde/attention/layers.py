@@ -21,7 +21,8 @@ from meanfield_pde.support.arguments import check_fields
 from meanfield_pde.support.checks import real
 
 MATRICES = ("query", "key", "value")
-# A time this part of a layer away from the end of one is meant to be there: 7 * 0.7 < 4.9.
+# A time this part of a layer away from the end of one is meant to be there, as 7 * 0.7 < 4.9: a
+# million layers still come to it with their roundings.
 _BOUNDARY = 1e-9
 
 

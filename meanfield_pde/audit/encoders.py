@@ -7,10 +7,14 @@ with or without a prefix, such as "bert.". The weights of a linear map are store
 the heads share its rows (query, key, value) or columns (output) out among them. `config.json`,
 beside the file, says how many heads there are. The package `safetensors` reads the file; nothing
 in such a file is code, and nothing is downloaded.
+
+In it eight bytes give the length of a header in JSON, which says where in the rest of the file each
+tensor stands; each is read when it is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
@@ -20,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from meanfield_pde.audit.tensors import Tensors, check_header
 from meanfield_pde.audit.weights import Encoder, HeadWeights, default_beta, read_npz
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import check_file
 
+# The header of a large model has a few hundred kilobytes; the format allows no more than this.
+LARGEST_HEADER = 100_000_000
 INSTALL_HINT = "pip install 'meanfield_pde[audit]'"
 _REAL = ("F16", "F32", "F64")
 _LEFT_OUT = (
@@ -262,3 +267,48 @@ def _whole(config: dict[str, Any], key: str, path: Path) -> int:
 def _positions(config: dict[str, Any]) -> int | None:
     value = config.get("max_position_embeddings")
     return value if type(value) is int and value > 1 else None
+
+
+class Tensors:
+    """The tensors of a file, by name; every fault of the file is an InputError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._module = importlib.import_module("safetensors")
+
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and type of each tensor; the data are not read."""
+        try:
+            with self._module.safe_open(str(self._path), framework="np") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                return {n: (tuple(s.get_shape()), str(s.get_dtype())) for n, s in slices.items()}
+        except (self._module.SafetensorError, OSError, ValueError, TypeError) as error:
+            raise self._unreadable(error) from None
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor in double precision."""
+        try:
+            with self._module.safe_open(str(self._path), framework="np") as file:
+                return np.asarray(file.get_tensor(name)).astype(float)
+        except (self._module.SafetensorError, OSError, ValueError, TypeError) as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> InputError:
+        reason = " ".join(str(error).split())[:200]
+        return InputError(f"{self._path}: not a readable .safetensors file ({reason})")
+
+
+def check_header(path: Path) -> None:
+    """Refuse a header that does not fit in the file, before anybody makes room for it."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            first = file.read(1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if size < 10 or length > min(size - 8, LARGEST_HEADER) or first != b"{":
+        raise InputError(
+            f"{path}: not a readable .safetensors file (damaged, cut off, or of another format: "
+            f"its header would have {length} bytes, the file has {size})"
+        )

@@ -32,9 +32,10 @@ from meanfield_pde.support.files import replace_text
 from meanfield_pde.tokens.cloud import TokenCloud, write_tokens
 
 TOKENS, RESULTS = "tokens.npz", "run"
-# Layers for which the density of a single layer is run.
+# Layers for which the density of a single layer is run: as many as a BERT of the base size has.
 UNTIL = 12.0
-# A token with less of its length than this in the subspace has no place in it.
+# A token with less of its length than this in the subspace has no place in it: single precision,
+# in which tokens are measured, leaves 1e-7.
 _LOST = 1e-9
 
 

@@ -22,17 +22,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from meanfield_pde.audit.clouds import change, concentration, spread
 from meanfield_pde.audit.heads import HeadAudit
 from meanfield_pde.audit.measured import MeasuredTokens, unexplained_steps
 from meanfield_pde.audit.permutations import LEVEL, symmetric, two_sample
 from meanfield_pde.audit.weights import Encoder
 from meanfield_pde.errors import InputError
+from meanfield_pde.wasserstein import wasserstein
+from meanfield_pde.wasserstein.measure import Measure
 
-# A cloud that moves by less than this, in radians, has stopped.
+# A cloud that moves by less than this, in radians, has stopped: half a degree (chosen, not tuned).
 TOLERANCE = 0.01
 # Share of a step that the heads may leave unexplained: discretisation leaves a few percent.
 UNEXPLAINED = 0.1
@@ -40,6 +42,64 @@ UNEXPLAINED = 0.1
 MOST_TOKENS = 1000
 # Files of the same inputs have tokens that are equal to single precision before the first layer.
 SAME = 1e-5
+
+
+# Samples for an interval of 95 %: each of its ends is a quantile to 0.8 % of the samples.
+_BOOTSTRAPS = 400
+_TIME_LIMIT = 10.0  # seconds for one distance; its interval holds whenever it is stopped
+_RTOL = 1e-6  # of W_1, which is shown to three digits
+_NEAREST = 1e-12  # radians: angles below have no digit left for a rate
+
+
+def spread(cloud: np.ndarray) -> dict[str, Any]:
+    """Effective rank and mean cosine."""
+    count = len(cloud)
+    share = np.linalg.svd(cloud, compute_uv=False) ** 2 / count
+    share = share[share > 0]
+    total = float((cloud.sum(axis=0) ** 2).sum())
+    return {
+        "effective_rank": float(np.exp(-(share * np.log(share)).sum())),
+        "mean_cosine": (total - count) / (count * (count - 1)),
+    }
+
+
+def change(cloud: np.ndarray, following: np.ndarray) -> tuple[float, float, float]:
+    """W_1 from a cloud to the next, with its certified interval."""
+    masses = np.full(len(cloud), 1 / len(cloud))
+    found = wasserstein(
+        Measure(cloud, masses), Measure(following, masses), 1, rtol=_RTOL, time_limit=_TIME_LIMIT
+    )
+    return found.value, found.low, found.high
+
+
+def distances(cloud: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Geodesic distance of each token to a subspace, d x k."""
+    inside = cloud @ basis
+    outside = cloud - inside @ basis.T
+    return np.arctan2(np.linalg.norm(outside, axis=1), np.linalg.norm(inside, axis=1))
+
+
+def concentration(
+    heads: Sequence[HeadAudit], cloud: np.ndarray, following: np.ndarray | None, seed: int
+) -> dict[str, Any]:
+    """Distance to the nearest predicted subspace, and how fast it falls."""
+    empty: dict[str, Any] = {"head": None, "distance": None, "rate": None, "predicted_rate": None}
+    known = [(distances(cloud, h.basis), h) for h in heads if h.limit and h.basis is not None]
+    if not known:
+        return empty
+    before, head = min(known, key=lambda pair: float(pair[0].mean()))
+    found: dict[str, Any] = {"head": head.head, "distance": float(before.mean()), "rate": None}
+    assert head.basis is not None
+    assert head.rate is not None
+    assert head.unsettled_rate is not None
+    found["predicted_rate"] = min(head.rate, head.unsettled_rate)
+    if following is not None and before.mean() > _NEAREST:
+        after = np.maximum(distances(following, head.basis), _NEAREST)
+        chosen = np.random.default_rng(seed).integers(len(before), size=(_BOOTSTRAPS, len(before)))
+        sampled = np.log(before[chosen].mean(axis=1) / after[chosen].mean(axis=1))
+        low, high = np.quantile(sampled, [0.025, 0.975])
+        found["rate"] = (math.log(before.mean() / after.mean()), float(low), float(high))
+    return found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -16,6 +16,8 @@ import numpy as np
 from meanfield_pde.audit.low_rank import LowRank, Spectrum
 from meanfield_pde.theory.saddles import ALIGNED, points_on_sphere
 
+# Angles N over which |B^T x| is averaged by the trapezoidal rule: on an orbit r times as wide as
+# long the error is about exp(-2 N r), 1e-9 at r = 1/100.
 _ORBIT_POINTS = 1024
 
 

@@ -16,7 +16,8 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import numbers
 from meanfield_pde.support.npz import read_arrays
 
-# Below this cosine a step is far, and its chord is taken instead of its end on the tangent plane.
+# Below this cosine (beyond 78 degrees) a step is far, and its chord is taken instead of its end on
+# the tangent plane, which would be about 5 long or longer.
 _FAR = 0.2
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from meanfield_pde.attention.head import read_with_weights
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import magnitudes
-from meanfield_pde.support.npz import read_arrays
 
 ARRAYS = ("query", "key", "value", "output", "beta")
 
@@ -108,13 +108,7 @@ def read_npz(path: Path) -> Encoder:
 
     Arrays of three axes are the heads of one layer.
     """
-    try:
-        arrays = read_arrays(path)
-    except InputError as error:
-        raise InputError(f"{path}: not a readable .npz file of weights ({error})") from None
-    for name in ("query", "key", "value"):
-        if name not in arrays:
-            raise InputError(f"{path}: the array '{name}' is missing; found {sorted(arrays)}")
+    arrays = read_with_weights(path)
     given: dict[str, np.ndarray] = {
         n: _checked(arrays[n], n, path) for n in ("query", "key", "value", "output") if n in arrays
     }

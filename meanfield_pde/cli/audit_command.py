@@ -29,7 +29,8 @@ from meanfield_pde.support.threads import set_threads
 LOG = logging.getLogger("meanfield_pde")
 
 SUMMARY, HEADS, LAYERS, SUBSPACES = "audit.json", "heads.csv", "layers.csv", "subspaces.npz"
-# Tokens for which lifetimes are given if neither the encoder nor a file says how many there are.
+# Tokens for which lifetimes are given if neither the encoder nor a file says how many there are:
+# the positions of a BERT.
 TOKENS = 512
 
 

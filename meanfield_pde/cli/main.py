@@ -37,10 +37,14 @@ from meanfield_pde.support.ranks import on_root
 
 LOG = logging.getLogger("meanfield_pde")
 
-# Ranks that fail together wait this long for each other before they end those that did not.
+# Seconds that ranks that fail together wait for each other before they end those that did not: far
+# more than ranks are apart in a step, so that none is ended that would have said why itself.
 PATIENCE = 20.0
-INTERRUPTED = 2.0  # seconds that other ranks leave to the first, which waits half of one
-LONGEST_LINE = 280  # characters of a message
+# Seconds that other ranks leave to the first, which waits half of one: Ctrl-C comes to all at once.
+INTERRUPTED = 2.0
+# Characters of a message, three and a half lines of a terminal; of a longer one its end is kept,
+# too.
+LONGEST_LINE = 280
 PETSC_NOTE = "Options of PETSc, such as -ts_ssp_type rks3 or -log_view, are given after all others."
 
 

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import case_text, differing_keys
 from meanfield_pde.errors import InputError, StoppedError
-from meanfield_pde.results.case_copy import read_case_text, write_case
+from meanfield_pde.results.checked_text import read_case_text, write_case
 from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.names import CASE, DENSITY
 from meanfield_pde.support.checks import real, whole

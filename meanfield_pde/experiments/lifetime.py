@@ -54,9 +54,11 @@ from meanfield_pde.theory.progress import Progress, for_good
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.tokens.code import simulate_tokens
 
-# Moments are taken this often in a time 1/c', in which the tail falls by 1/e.
+# Moments are taken this often in a time 1/c', in which the tail falls by 1/e: two that are
+# neighbours differ by a tenth of it.
 PER_DECAY = 10
-# The progress at which the axis counts as being at F; a cluster of finite width is never quite.
+# The progress at which the axis counts as being at F: a definition; a cluster of finite width is
+# never quite there.
 NEAR = 0.95
 # Error of a token's position per step, far below the scatter from sample to sample.
 TOKEN_TOLERANCE = 1e-5

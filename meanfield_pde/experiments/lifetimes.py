@@ -31,7 +31,8 @@ from meanfield_pde.experiments.lifetime import (
     token_lifetime,
 )
 from meanfield_pde.figures.lifetime import draw_lifetimes
-from meanfield_pde.results.tables import Row, read_table, write_summary, write_table
+from meanfield_pde.results.checked_text import write_summary
+from meanfield_pde.results.tables import Row, read_table, write_table
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root

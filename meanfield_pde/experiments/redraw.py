@@ -17,7 +17,7 @@ from meanfield_pde.experiments.run import draw_run
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
 from meanfield_pde.figures.lifetime import draw_lifetimes
 from meanfield_pde.figures.sweep import draw_sweep
-from meanfield_pde.results.case_copy import read_case_text
+from meanfield_pde.results.checked_text import read_case_text
 from meanfield_pde.results.folder import Result, read_result
 from meanfield_pde.results.names import CASE, SUMMARY
 from meanfield_pde.results.tables import read_table

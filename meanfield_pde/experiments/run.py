@@ -15,13 +15,13 @@ from meanfield_pde.case.text import case_text
 from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
-from meanfield_pde.experiments.findings import findings
-from meanfield_pde.experiments.summary import summarise
+from meanfield_pde.experiments.summary import findings, summarise
 from meanfield_pde.figures.density import draw_density
 from meanfield_pde.figures.distances import draw_distances
 from meanfield_pde.figures.history import draw_history
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
+from meanfield_pde.results.checked_text import read_summary, write_summary
 from meanfield_pde.results.checkpoint import restore_checkpoint
 from meanfield_pde.results.claim import check_folder, claim_folder
 from meanfield_pde.results.folder import Result, read_result, warn_unchecked
@@ -29,7 +29,7 @@ from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.names import HISTORY, SUMMARY
 from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar, ProgressLines
-from meanfield_pde.results.tables import HistoryFile, read_summary, write_summary
+from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.results.writer import ResultWriter, density_store
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution

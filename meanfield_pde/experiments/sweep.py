@@ -27,10 +27,10 @@ from meanfield_pde.experiments.folder import check_betas, experiment_folder
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
 from meanfield_pde.figures.sweep import draw_sweep
-from meanfield_pde.results.case_copy import read_case_text
+from meanfield_pde.results.checked_text import read_case_text, write_summary
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.names import CASE, CHECKPOINT, SUMMARY
-from meanfield_pde.results.tables import write_summary, write_table
+from meanfield_pde.results.tables import write_table
 from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.old_names import accept_old_keywords

@@ -16,10 +16,10 @@ from meanfield_pde.theory.laplace_principle import laplace_error
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 # The early decay is fitted where W has fallen to this fraction of its start, and is still this many
-# times its least value, which finite temperature decides.
+# times its least value, which finite temperature decides (chosen, not tuned).
 EARLY, LATE = 0.7, 3.0
 # Saved times at which the Laplace principle is checked: the fraction of the time of the theorem's
-# concentration, log_beta_time at the largest beta.
+# concentration, log_beta_time at the largest beta: before, during and after it (chosen, not tuned).
 LAPLACE_AT = (0.0, 0.5, 1.0)
 
 

@@ -36,7 +36,8 @@ from meanfield_pde.experiments.transition_states import (
     ways,
 )
 from meanfield_pde.figures.transition import draw_transition
-from meanfield_pde.results.tables import Row, write_summary, write_table
+from meanfield_pde.results.checked_text import write_summary
+from meanfield_pde.results.tables import Row, write_table
 from meanfield_pde.solver.stationary import Growth, Stationary
 from meanfield_pde.support.checks import real
 from meanfield_pde.support.old_names import accept_old_keywords
@@ -50,10 +51,12 @@ TABLE, BRANCH = "transition.csv", "branch.csv"
 _FREE = ("noise", "time", "compare", "output")
 # Orders r at which the branch is followed: even steps, as figures show it.
 _ORDERS = (0.05, 0.1, *np.round(np.arange(0.15, 0.96, 0.05), 2))
-# |F| of the uniform density, relative to its largest change by a first moment, if it is a
-# stationary state: by the mesh it is 0.003 with 320 cells of the sphere, beta = 5.
+# |F| of the uniform density, relative to its largest change by a first moment of size _SMALL, if it
+# is a stationary state: by the mesh it is 0.003 with 320 cells of the sphere, beta = 5.
 _UNIFORM, _SMALL = 0.02, 1e-4
-_ROUNDING = 1e-12  # the same relative to the speed of the flow, where first moments change nothing
+# The same relative to the speed of the flow, where first moments change nothing: what roundings of
+# 1e-16 and the sum's tolerance of 1e-14 leave.
+_ROUNDING = 1e-12
 # The threshold is looked for beside the strengths, by this factor at a time, this often: a
 # factor 1,000 on either side.
 _FURTHER, _TIMES = 4.0, 5

@@ -6,11 +6,15 @@ left out of both (see `meanfield_pde.solver.turning`).
 
 Where the equation has a free energy, a density is never left for one whose free energy is higher;
 else growth rates alone decide.
+
+The rows so far are kept with the masses of the state of the last one, from which the next is
+followed, so that a `transition` that was stopped goes on if its way is the same.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +24,13 @@ from mpi4py import MPI
 import numpy as np
 
 from meanfield_pde.case.case import Case
-from meanfield_pde.errors import SolverError
+from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.experiments.transition_states import LOWER, is_stable, mark_states
-from meanfield_pde.experiments.transition_table import Missing, keep, resume
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.results.tables import Row
+from meanfield_pde.results.tables import Row, read_table, write_table
 from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.diagnostics import Diagnostics, Snapshot
 from meanfield_pde.solver.equation import Equation
@@ -35,20 +38,24 @@ from meanfield_pde.solver.observables import Kind, columns_of, row_of
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
 from meanfield_pde.solver.step_control import StepSettings
+from meanfield_pde.support.files import replace_file
+from meanfield_pde.support.npz import read_arrays
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.theory.symmetry import without_free_energy
 
 LOG = logging.getLogger("meanfield_pde")
 
-_TOLERANCE = 1e-14  # of the attention sum: derivatives are taken from differences
+# Of the attention sum: derivatives are differences over 1e-5 (`solver.linearised`), known to 1e-9.
+_TOLERANCE = 1e-14
 # Times, in units of 1/sigma, after which and until when Newton's method is tried: a bound on the
 # cost (chosen, not tuned).
 _CHUNK, _PATIENCE = 0.1, 300.0
 _ROUGH = 1e-3  # error of a step on the way, which Newton's method takes away
 # Total variation between the density and the state that it is taken to come to, and between the
-# density and a state that it has come to; the largest relative change of a state that is pushed off
-# its balance (chosen, not tuned).
+# density and a state that it has come to (chosen, not tuned).
 _NEAR, _THERE = 0.3, 0.01
+# Largest relative change of a state that is pushed off its balance: small, so that the fastest
+# perturbation decides where it goes, and 1e5 times what rounding would leave it to grow from.
 _KICK = 0.1
 
 
@@ -220,3 +227,58 @@ def _pushed(found: Found, masses: np.ndarray) -> np.ndarray:
     slope = found.growth.shape / state
     toward = float(slope @ (masses - state))
     return np.asarray(state * (1 + np.copysign(_KICK, toward) * slope / np.abs(slope).max()))
+
+
+STATE = "state.npz"
+
+# A way, "up" or "down", and a strength of the noise.
+Leg = tuple[str, float]
+# The same of a state that was not found, and why.
+Missing = tuple[str, float, str]
+
+
+def keep(table: Path, rows: Sequence[Row], missing: Sequence[Missing], masses: np.ndarray) -> None:
+    """Write the rows, and then the state that the last of them belongs to."""
+    write_table(table, rows)
+    without = np.array([(way, repr(s), why) for way, s, why in missing], dtype=str).reshape(-1, 3)
+
+    def write(path: Path) -> None:
+        np.savez(path, rows=len(rows), missing=without, masses=masses)
+
+    replace_file(table.with_name(STATE), write)
+
+
+def resume(
+    table: Path, legs: Sequence[Leg], cells: int
+) -> tuple[list[Row], list[Missing], np.ndarray | None]:
+    """What need not be made again, and the masses of the last row; none if it went elsewhere.
+
+    Args:
+        table: the file of rows.
+        legs: all that are wanted, in order.
+        cells: number of masses.
+
+    Returns:
+        The rows, the states that were looked for and not found, the masses.
+    """
+    path = table.with_name(STATE)
+    if not (table.is_file() and path.is_file()):
+        return [], [], None
+    try:
+        state = read_arrays(path)
+        count, masses = int(state["rows"]), state["masses"]
+        missing = [(str(way), float(s), str(why)) for way, s, why in state["missing"]]
+    except (InputError, KeyError, TypeError, ValueError):  # nobody's work but our own: made again
+        return [], [], None
+    rows = [  # what is not known stands as nothing in the table
+        {name: math.nan if value is None else value for name, value in row.items()}
+        for row in read_table(table)[:count]
+    ]
+    done = legs[: count + len(missing)]
+    without = [(way, strength) for way, strength, _ in missing]
+    same = [(row["way"], row["strength"]) for row in rows] == [
+        leg for leg in done if leg not in without
+    ]
+    if len(rows) < count or not same or masses.shape != (cells,):
+        return [], [], None
+    return rows, missing, masses

@@ -26,9 +26,11 @@ from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 NAME = "density.gif"
+# Frames at the most: ten seconds, as long as one looks (chosen, not tuned).
 MOST_FRAMES = 120
-FRAMES_PER_SECOND = 12
+FRAMES_PER_SECOND = 12  # ten seconds of them, as above
 MAP_WIDTH = 5.8  # inches of a map of the sphere, beside its colour bar
+# A map of MAP_WIDTH inches has 522 pixels, of the 720 that it is made of.
 _DPI = 90
 
 Update = Callable[[int], None]

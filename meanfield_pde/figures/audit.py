@@ -18,7 +18,7 @@ from meanfield_pde.results.names import FIGURES
 
 AUDIT = "audit.png"
 _BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
-# Smaller numbers are drawn as this part of the largest.
+# Smaller numbers are drawn as this many decades below the largest (chosen, not tuned).
 _DECADES = 4
 
 

@@ -21,8 +21,10 @@ from meanfield_pde.mesh.cells import Cells
 # On a map of 4 inches a disc of the first is 7 points wide; one of the last is 9 % of the sphere.
 RADII = (0.075, 0.15, 0.3, 0.6)
 NARROW = 1 / 3  # w / r: a disc of three widths holds 8/9 of the mass (Chebyshev)
-LEAST = 0.02  # of the mass, in a cluster: below it the tail that feeds one is not called one
-PEAK = 5.0  # times the mean density, at the top of a cluster; ends the search among the rest
+LEAST = 0.02  # of the mass, in a cluster: less is the tail that feeds one (chosen, not tuned)
+# Times the mean density, at the top of a cluster; ends the search among the rest (chosen, not
+# tuned).
+PEAK = 5.0
 WIDTHS = 4.0  # half a window, in w: the tail beyond holds less than 1/16 of the mass (Chebyshev)
 FEWEST_CELLS = 4.0  # half a window, in widths of the cell at the peak (chosen, not tuned)
 

@@ -24,11 +24,13 @@ from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 DECADES = 6  # below the largest density, for colours (chosen, not tuned)
-PROFILE_DECADES = 12  # for the profiles
+PROFILE_DECADES = 12  # for the profiles (chosen, not tuned)
 PROFILES = 4  # lines in one panel that can be followed
-ROWS = 400  # angles of the heat map, where cells move
+# Angles of the heat map where cells move, fewer than its pixels: 4.8 inches at 150 dpi are 720.
+ROWS = 400
 FRAMES = 6  # maps on a page: two rows of three
-MOST_COLUMNS = 1000  # of the heat map: more are not to be seen
+# Of the heat map, more than its pixels: 1.15 / 2.15 of 11 inches at 150 dpi are 880.
+MOST_COLUMNS = 1000
 FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mean nothing
 COLOURS = "cividis"  # even in brightness, and safe for the colour blind
 

@@ -13,9 +13,9 @@ from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.solver.observables import Observable, column_named
 
-_WIDE = 3  # panels side by side
+_WIDE = 3  # panels side by side (chosen, not tuned)
 _STYLES = ("-", "--", "-.", ":")  # in turn, so that columns differ in grey
-_DECADES = 4  # from which on a column of positive numbers is drawn logarithmically
+_DECADES = 4  # from which on a column of positive numbers is drawn logarithmically (chosen)
 
 
 def draw_history(directory: Path, history: History, form: str = "png") -> Path | None:

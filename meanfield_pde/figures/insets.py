@@ -21,13 +21,17 @@ from meanfield_pde.figures.clusters import Cluster
 from meanfield_pde.mesh.cells import Cells
 
 MOST = 6  # insets of a map: below a width of 1/6 of it they show less than the map
-SIZE = 0.24  # of an inset at most, in widths of the map
-GAP, LABEL = 0.03, 0.07  # above an inset, and below it for its name, in widths of the map
+SIZE = 0.24  # of an inset at most, in widths of the map: four in a row (chosen, not tuned)
+# Above an inset, and below it for its name, in widths of the map (chosen, not tuned).
+GAP, LABEL = 0.03, 0.07
 # A window narrower than this, in radians, is a point of the map, which its edge would hide.
 _SEEN = 0.05
-_AWAY = 0.3  # of a number from the place it names, in units of the map
-_CLEAR = 5.0  # points of the page at each end of the line from a number to its place
-_LINE = 0.7  # points, of the edges of windows
+_AWAY = 0.3  # of a number from the place it names, in units of the map (chosen, not tuned)
+_CLEAR = (
+    5.0  # points of the page at each end of the line from a number to its place, half of its height
+)
+# Points, of the edges of windows: a halo makes them seen on any colour (chosen, not tuned).
+_LINE = 0.7
 # Dark, about bright numbers, so that they are read on any colour; points of the page.
 _HALO = [withStroke(linewidth=1.6, foreground="0.15")]
 

@@ -25,14 +25,17 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 NAME = "density.html"
 INSTALL_HINT = "pip install 'meanfield_pde[interactive]'"
-MOST_TIMES = 24
-# The numbers of all times together, and the bytes that a cell takes at one: as float32 or int32
-# three corners, the density, and three coordinates of every second cell, in base64.
+MOST_TIMES = 24  # stops of a slider that a hand can find (chosen, not tuned)
+# The numbers of all times together, in bytes: what a browser opens at once (chosen, not tuned); and
+# the bytes that a cell takes at one: as float32 or int32 three corners, the density, and three
+# coordinates of every second cell, in base64.
 LARGEST, PER_CELL = 40e6, 4 * (3 + 1 + 1.5) * 4 / 3
 _SYMBOLS = {"o": "circle-open", "D": "diamond-open"}
-_EYE = 1.5  # how far away the sphere is first seen from, over the highest peak of the last time
+# How far away the sphere is first seen from, over the highest peak of the last time (chosen, not
+# tuned).
+_EYE = 1.5
 _DASHES = {":": "dot", "-.": "dashdot"}
-_ABOVE = 1.06  # radius at which marks are drawn, so that no cell hides them
+_ABOVE = 1.06  # radius at which marks are drawn, so that no cell hides them (chosen, not tuned)
 
 
 def draw_interactive(result: Result, directory: Path) -> Path:

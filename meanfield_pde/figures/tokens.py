@@ -15,11 +15,11 @@ from meanfield_pde.figures import mollweide
 from meanfield_pde.figures.density import angles, save, title
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
-from meanfield_pde.verification.verdict import TokenComparison
+from meanfield_pde.verification.report import TokenComparison
 
 TOKENS = "tokens.png"
 SHOWN = 3  # times at which the cloud is drawn: one row of panels
-BINS = 48  # of the histogram on the circle: 7.5 degrees each
+BINS = 48  # of the histogram on the circle: 7.5 degrees each (chosen, not tuned)
 DECADES = 4  # of the density on the sphere (chosen, not tuned)
 _TOKEN, _DENSITY, _BAND = "#D55E00", "#0072B2", "0.85"  # of Okabe and Ito, but for the grey
 

@@ -48,9 +48,9 @@ REFUSED: dict[type[ast.AST], str] = {
     ast.MatMult: "'@' is not allowed; write '*'",
     ast.Mod: "'%' is not allowed",
 }
-# Both far above any density that makes sense. The depth stays well below Python's own limit, so
-# that checking the tree cannot exhaust the stack.
-MAX_LENGTH = 2000
+MAX_LENGTH = 2000  # characters, far above any density that makes sense
+# Far above any density, too, and a fifth of Python's own limit, so that checking the tree cannot
+# exhaust the stack.
 MAX_DEPTH = 200
 
 

@@ -16,8 +16,8 @@ from meanfield_pde.initial.expression import Expression
 from meanfield_pde.initial.pointwise import PointwiseDensity, probes
 
 VARIABLES = ("x", "y", "z")
-# Values below zero by no more than this fraction of the largest are the rounding of a zero, as in
-# 1 - x**2 - y**2 on the equator of the sphere.
+# Values below zero by no more than this fraction of the largest are the rounding of a zero, some
+# hundred roundings of 1e-16, as in 1 - x**2 - y**2 on the equator of the sphere.
 ROUNDING = 1e-13
 
 

@@ -18,7 +18,8 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.support.checks import numbers
 
-# A mesh counts as that of the problem if its cells are at the same places to this.
+# A mesh counts as that of the problem if its cells are at the same places to this: what single
+# precision leaves of the vertices in a mesh file.
 _SAME_PLACE = 1e-6
 
 # What `solve` takes as initial density: one of the objects, a function of points (N x d -> N), a

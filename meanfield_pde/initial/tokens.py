@@ -9,16 +9,14 @@ from typing import Any
 from mpi4py import MPI
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.location import cells_at
 from meanfield_pde.support.checks import input_path, numbers
 from meanfield_pde.tokens.cloud import read_tokens, to_sphere
 from meanfield_pde.wasserstein.measure import Measure
-
-_CHUNK = 4096  # tokens deposited at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +94,9 @@ class Tokens(InitialDensity):
         that tie, because it is on their common facet, in the first in input order.
         """
         measure = self.measure()
-        inside, number = _best_cells(measure.points, volumes)
+        order = np.argsort(volumes.input_cells[: volumes.owned])
+        cell, inside = cells_at(measure.points, volumes.cell_points[order])
+        number = np.append(volumes.input_cells[order], volumes.global_cells)[cell]
         most = np.empty_like(inside)
         volumes.comm.Allreduce(inside, most, MPI.MAX)
         claim = np.where(inside == most, number, volumes.global_cells)
@@ -107,27 +107,3 @@ class Tokens(InitialDensity):
 
     def _equal(self) -> np.ndarray:
         return np.ones(len(np.atleast_2d(self.points)))
-
-
-def _best_cells(points: np.ndarray, volumes: FiniteVolumes) -> tuple[np.ndarray, np.ndarray]:
-    """For each point the own cell that fits best: smallest coordinate (-inf if none), number."""
-    inside = np.full(len(points), -np.inf)
-    number = np.full(len(points), volumes.global_cells)
-    cells, centres = volumes.cell_points[: volumes.owned], volumes.centre[: volumes.owned]
-    if not len(cells):
-        return inside, number
-    radius = np.linalg.norm(cells - centres[:, None], axis=2).max()
-    tree = cKDTree(centres)
-    inverse = np.linalg.inv(cells)
-    for start in range(0, len(points), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        near = tree.query_ball_point(points[part], radius * (1 + 1e-9) + 1e-12)
-        point = start + np.repeat(np.arange(len(near)), [len(found) for found in near])
-        cell = np.fromiter((c for found in near for c in found), dtype=int, count=len(point))
-        # x = sum_j coordinate_j vertex_j, and all coordinates are >= 0 in the cell that holds x.
-        smallest = np.einsum("pd,pdj->pj", points[point], inverse[cell]).min(axis=1)
-        order = np.lexsort((volumes.input_cells[cell], -smallest, point))
-        first, at = np.unique(point[order], return_index=True)
-        inside[first] = smallest[order][at]
-        number[first] = volumes.input_cells[cell[order][at]]
-    return inside, number

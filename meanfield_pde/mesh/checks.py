@@ -19,9 +19,14 @@ from meanfield_pde.mesh.geometry import cell_volume
 from meanfield_pde.mesh.surface import Surface
 from meanfield_pde.support.checks import OFF_SPHERE
 
-_MEASURE_TOLERANCE = 1e-9  # of the total geodesic length or area
-_SHORT_EDGE = 1e-9  # relative to the mean edge
-_FLAT_TRIANGLE = 1e-6  # height above the longest edge, relative to that edge
+# Of the total geodesic length or area: above the rounding of the sum over a million cells, 1e-10 at
+# the worst, and far below one of them, 1e-6.
+_MEASURE_TOLERANCE = 1e-9
+# Relative to the mean edge, which is 1e-3 with millions of cells: 1e-12 is some thousand roundings.
+_SHORT_EDGE = 1e-9
+# Height above the longest edge, relative to that edge: a triangle that is flatter may be so by the
+# rounding of vertices in single precision.
+_FLAT_TRIANGLE = 1e-6
 
 
 def check_surface(surface: Surface, name: str) -> None:

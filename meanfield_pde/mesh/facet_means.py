@@ -13,12 +13,18 @@ from meanfield_pde.mesh import geometry
 
 # Vertices that enter the mean along an edge: on a regular mesh its ends and all next to them.
 _STENCIL = 10
-_SPARE = 6  # room for more of them at the same distance as the last
-_TIE = 1e-6
-# Where the weights would amplify their data by more than this, the two ends alone are used.
+# Room for more of them at the same distance as the last: with 320 to 20,480 cells of an icosphere
+# there is one at most (`FiniteVolumes.facet_stencils`); what has more is cut off.
+_SPARE = 6
+_TIE = (
+    1e-6  # distances this near to each other, relatively, are the same: symmetric meshes have them
+)
+# Where the absolute weights add up to more, data and their rounding would be amplified by as much,
+# and the two ends alone, whose weights add up to 1, are used (chosen, not tuned).
 _LARGEST_WEIGHTS = 3.0
-_SHIFT = 1e-14
-_CHUNK = 8192  # facets whose weights are computed at once
+_SHIFT = 1e-14  # of the trace of C C^T, whose rounding it exceeds
+# Facets whose weights are computed at once: arrays of 16 vertices x 6 monomials, 6 MB each.
+_CHUNK = 8192
 
 
 class Facets(Protocol):

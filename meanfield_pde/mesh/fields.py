@@ -15,7 +15,9 @@ from meanfield_pde.mesh.adopt import numbering
 from meanfield_pde.mesh.geometry import cell_volume, normalised
 
 _RULES = {2: basix.CellType.interval, 3: basix.CellType.triangle}
-_DEGREE = 8  # of the rule that integrates a function of DOLFINx over a cell
+# Of the rule that integrates a function of DOLFINx over a cell, which is not cut: an error of h^9
+# where the function is smooth, with 16 points in a triangle.
+_DEGREE = 8
 
 
 def cell_function(mesh: dolfinx_mesh.Mesh, values: np.ndarray, name: str) -> fem.Function:

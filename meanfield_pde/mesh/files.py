@@ -30,7 +30,7 @@ from meanfield_pde.support.files import flush, put_in_place, writing
 from meanfield_pde.support.hdf5 import new_hdf5, read_array
 
 _GMSH_HINT = "reading a .msh file needs gmsh: pip install 'meanfield_pde[gmsh]'"
-_GMSH_LINE, _GMSH_TRIANGLE = 1, 2
+_GMSH_LINE, _GMSH_TRIANGLE = 1, 2  # types of elements in the format of gmsh
 _EXPECTED = "expected arcs (polylines of 2 vertices) or triangles, of first order"
 
 

@@ -13,21 +13,28 @@ from collections.abc import Callable
 import basix
 import numpy as np
 
-AXES = "xyz"  # names of the coordinates
-
 Integrand = Callable[[np.ndarray], np.ndarray]
 
 AXES = "xyz"  # names of the coordinates
 
-_DEGREE = 6  # of the quadrature rule within a cell
-_CHUNK = 8192  # cells whose quadrature points are held at once
-# When a piece of a cell need not be cut again: see `integrate`.
+# Of the quadrature rule within a cell, 12 points in a triangle: cells are cut until it is accurate,
+# so that a lower one takes more cuts and a higher one more points (chosen, not tuned).
+_DEGREE = 6
+_CHUNK = (
+    8192  # cells whose quadrature points are held at once: 4 x 12 of each in 3 coordinates, 9 MB
+)
+# When a piece of a cell need not be cut again, relative to the piece, so that tails have nine
+# digits, and to the whole (`integrate`).
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
-_TAIL = 1e-5  # relative, for what hardly counts in the whole
-_ROUNDING = 4e-16
-_PATIENCE = 6  # cuts before the absolute bound counts, which would spoil the tails
+_TAIL = 1e-5  # relative, for what is below 1e-15 of the whole
+_ROUNDING = 4e-16  # of a vertex, two ulps of its coordinates
+_PATIENCE = (
+    6  # cuts, to 1/64 of a cell, before the absolute bound counts, which would spoil the tails
+)
+# Cuts at most, to 1e-9 of a cell, and pieces at once, 36 MB of corners: a bound on the cost of what
+# is not smooth.
 _DEEPEST = 30
-_MOST_PIECES = 500_000
+_MOST_PIECES = 500_000  # as said above
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:

@@ -6,7 +6,9 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 
-_DEPENDENT = 1e-24  # of the square of the second column, what is left of it
+# Of the square of the second column, what is left of it: neighbours on one line to 1e-12, where
+# Gram and Schmidt would divide by rounding and the SVD is taken.
+_DEPENDENT = 1e-24
 
 
 def gradient_weights(centres: np.ndarray, around: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,8 +3,11 @@
     rho_f = rho_c exp(g_f),     |g_f| <= STEEPEST,
 
 with g_f the least-squares slope of log rho in the cell, times the way from its centre to the facet.
-Logarithm and exponential are written out here, since a loop that calls those of the C library does
-one number at a time, which was most of the cost of a step.
+Logarithm and exponential are written out here: a loop that calls those of the C library does one
+number at a time, 2.8 instead of 0.55 ns for a logarithm, and 5.6 instead of 2.1 ns for a facet's
+factor (5,120 cells). A step with an attention sum would take 1 to 3 % longer, but a run at zero
+temperature is all transport: `solve` on 4,000 cells of the circle to t = 10 takes 20 % longer with
+`math.log` (0.24 s for 0.20 s), on 20,480 of the sphere to t = 3 at most 8 %.
 """
 
 from __future__ import annotations
@@ -12,23 +15,23 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from meanfield_pde.support.kernels import kernel, part
 
-STEEPEST = 1.0  # bound on |g_f|
+# Bound on |g_f|: a factor e from the centre to a facet; what is steeper is not resolved. Series of
+# exponentials, error bounds and the positivity limit (`solver.transport`) are made for it.
+STEEPEST = 1.0
 
-# A double x in [2^-1022, inf) is 2^k m with m in [sqrt(1/2), sqrt(2)); _SPLIT has the bits of
-# sqrt(1/2), _ONE those of 1, _MAGIC those of 2^52, the sum of which with an integer is exact.
-_SPLIT = np.int64(0x3FE6A09E667F3BCD)
-_ONE = np.int64(0x3FF0000000000000)
-_FRACTION = np.int64(0x000FFFFFFFFFFFFF)
-_MAGIC = np.int64(0x4330000000000000)
-_BIAS = 2.0**52 + 1023.0
+# A double x in [2^-1022, inf) is 2^k m with m in [sqrt(1/2), sqrt(2)); the sum of 2^52 and
+# such a k is exact.
+_SPLIT = np.int64(0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2)
+_ONE = np.int64(0x3FF0000000000000)  # the bits of 1
+_FRACTION = np.int64(0x000FFFFFFFFFFFFF)  # the 52 bits behind the exponent
+_MAGIC = np.int64(0x4330000000000000)  # the bits of 2^52
+_BIAS = 2.0**52 + 1023.0  # what _MAGIC adds, and what exponents are stored with
 _SMALLEST = float(np.finfo(float).tiny)
 _INVERSE_FACTORIALS = tuple(1.0 / math.factorial(k) for k in range(15))
-_LOG = (
+_LOG = (  # coefficients of R, from fdlibm
     6.666666666666735130e-01,
     3.999999999940941908e-01,
     2.857142874366239149e-01,
@@ -37,30 +40,11 @@ _LOG = (
     1.531383769920937332e-01,
     1.479819860511658591e-01,
 )
+# log 2 in two parts, of which k times the first is exact.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
-
-
-@intrinsic
-def _bits(context, number):
-    """The bits of a double, as an integer."""
-
-    def cast(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(types.int64))
-
-    return types.int64(types.float64), cast
-
-
-@intrinsic
-def _double(context, bits):
-    """The double that has these bits."""
-
-    def cast(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
-
-    return types.float64(types.int64), cast
 
 
 @part
@@ -71,9 +55,9 @@ def logarithms(values, out):
     function of fdlibm.
     """
     for c in range(values.size):
-        shifted = _bits(values[c]) + (_ONE - _SPLIT)
-        k = _double((shifted >> 52) | _MAGIC) - _BIAS
-        f = _double((shifted & _FRACTION) + _SPLIT) - 1.0
+        shifted = np.float64(values[c]).view(np.int64) + (_ONE - _SPLIT)
+        k = np.int64((shifted >> 52) | _MAGIC).view(np.float64) - _BIAS
+        f = np.int64((shifted & _FRACTION) + _SPLIT).view(np.float64) - 1.0
         s = f / (2.0 + f)
         z = s * s
         w = z * z

@@ -23,7 +23,7 @@ from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import numbers, real, whole
 from meanfield_pde.support.memory import check_fits
 
-_GOLDEN = (1 + 5**0.5) / 2
+_GOLDEN = (1 + 5**0.5) / 2  # the golden ratio
 _ICOSAHEDRON_VERTICES = np.array(
     [
         [-1, _GOLDEN, 0],
@@ -49,8 +49,11 @@ _ICOSAHEDRON_FACES = np.array([
 ])
 # fmt: on
 
-MOST_GRADE = 1e4  # beyond it, cells are too thin to be of use, and steps too short
-# While its arrays are made.
+MOST_GRADE = (
+    1e4  # beyond it, cells are too thin to be of use, and steps too short (chosen, not tuned)
+)
+# While its arrays are made: a bound that says no before memory does; a run needs five times as much
+# (`experiments.cost`).
 BYTES_PER_CELL = 500.0
 
 

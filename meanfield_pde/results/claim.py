@@ -13,7 +13,7 @@ from pathlib import Path
 
 from meanfield_pde.case.text import differing_keys, same_case, same_problem
 from meanfield_pde.errors import InputError, StorageError
-from meanfield_pde.results.case_copy import read_case_text, write_case
+from meanfield_pde.results.checked_text import read_case_text, write_case
 from meanfield_pde.results.names import (
     ALL,
     CASE,

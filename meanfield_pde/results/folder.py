@@ -38,7 +38,7 @@ from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import CELLS
 from meanfield_pde.mesh.cells import Cells
-from meanfield_pde.results.case_copy import read_case_text
+from meanfield_pde.results.checked_text import read_case_text
 from meanfield_pde.results.names import (
     CASE,
     COARSEST,

@@ -14,7 +14,7 @@ from meanfield_pde.solver.simulation import Observer, Simulation
 LOG = logging.getLogger("meanfield_pde.progress")
 
 _FORMAT = "t = {n:.4g}/{total:.4g} |{bar}| {elapsed}<{remaining}{postfix}"
-# Seconds from one line to the next: a tenth of what has passed, within these bounds.
+# Seconds from one line to the next: a tenth of what has passed, within these bounds (chosen).
 SHORTEST, LONGEST = 10.0, 600.0
 
 

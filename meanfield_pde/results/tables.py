@@ -1,11 +1,9 @@
-"""Tables, histories and summaries as text: CSV in full precision, and JSON."""
+"""Tables and histories as text: CSV in full precision."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-import json
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -15,15 +13,11 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.results.names import SUMMARY
 from meanfield_pde.solver.observables import columns as known_columns
-from meanfield_pde.support.checks import check_file
 from meanfield_pde.support.files import append, replace_text
 from meanfield_pde.support.old_names import new_columns
-from meanfield_pde.support.plain import json_text
 
 Row = dict[str, Any]
-CHECKSUM = "sha256"  # the key of summary.json with a checksum of all the others
 
 
 def read_table(path: Path) -> list[Row]:
@@ -147,38 +141,3 @@ def _history_text(rows: Sequence[Row]) -> str:
 
 def _line(row: Row) -> str:
     return ",".join(str(int(x)) if name == "step" else repr(x) for name, x in row.items())
-
-
-def read_summary(directory: Path, *, checked: bool = False) -> dict[str, Any]:
-    """What summary.json says; InputError unless it is what was written.
-
-    Args:
-        directory: where it is.
-        checked: whether it must have a checksum; an earlier version wrote none.
-    """
-    path = directory / SUMMARY
-    check_file(path, f"{path}: not a readable summary, there is no such file")
-    try:
-        text = path.read_bytes().decode()
-        found = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a readable summary ({error})") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: not a readable summary (a table was expected)")
-    digest = found.pop(CHECKSUM, None)
-    if (checked or digest is not None) and text != _summary_text(found):
-        raise InputError(
-            f"{path}: not a readable summary (its checksum is {'wrong' if digest else 'missing'}: "
-            "it was edited or damaged since the run wrote it, and `run --resume` writes it again)"
-        )
-    return found
-
-
-def write_summary(directory: Path, summary: dict[str, Any]) -> None:
-    """Write summary.json, with a checksum of all else in it."""
-    replace_text(directory / SUMMARY, _summary_text(summary))
-
-
-def _summary_text(summary: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json_text(summary).encode()).hexdigest()
-    return json_text(summary | {CHECKSUM: digest}) + "\n"

@@ -31,19 +31,21 @@ from meanfield_pde.solver.laplace_beltrami import LaplaceBeltrami
 ERROR_PER_STEP = 1e-6
 # Prefix of PETSc's options for the linear systems.
 PREFIX = "noise_"
+# Steps are quartered at most to 1e-12 of a time step: what needs more is uniform at once.
 _MOST_QUARTERINGS = 20
 # Factorisations that are kept, of the lengths of step used last: one costs as much as a hundred
 # solutions.
 _KEPT = 4
-# A cell keeps at least this part of what backward Euler leaves it.
+# A cell keeps at least this part of what backward Euler, which is positive, leaves it (chosen).
 _KEEP = 0.5
 # Iterative solvers are called again on the residual until no cell changes by more than this part
-# of what it holds.
+# of what it holds, a thousand roundings; the number of calls bounds the cost.
 _RELATIVE_STOP, _MOST_REPEATS = 1e-12, 100
 
-_GAMMA = 2 - math.sqrt(2)
-# M' = M + h sigma (w A M + w A U + gamma/2 A M'), and the constant of the error estimate.
+_GAMMA = 2 - math.sqrt(2)  # of TR-BDF2, for which both of its systems have one matrix
+# The weight w in M' = M + h sigma (w A M + w A U + gamma/2 A M').
 _WEIGHT = math.sqrt(2) / 4
+# The error of a step is _ERROR h^3 times the third derivative (Bank et al. 1985).
 _ERROR = (-3 * _GAMMA**2 + 4 * _GAMMA - 2) / (12 * (2 - _GAMMA))
 
 

@@ -34,7 +34,8 @@ from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
 
-# Relative width at which the interval of a distance in the history is closed.
+# Relative width at which the interval of a distance in the history is closed: far below its
+# discretisation bar, and above what rounding leaves open.
 RTOL = 1e-8
 # Part of the mass that may have moved since the last time for its potentials to be a start, by p.
 # They save a third of the time where 0.2 % has moved; with p = 2 still a seventh where 2 % has,

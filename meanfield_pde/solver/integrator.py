@@ -250,7 +250,7 @@ class PetscIntegrator(Integrator):
             if self._velocity_of is not None:
                 self._velocity = None  # it was that of the first stage
             self._transport.rate_of_change(masses, velocity.flux, out.array)
-        except BaseException as error:
+        except BaseException as error:  # PETSc would hide it; `step` raises it
             self._failure = error
             raise
 

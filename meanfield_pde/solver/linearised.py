@@ -20,7 +20,8 @@ import scipy.sparse
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.laplace_beltrami import LaplaceBeltrami
 
-_DIFFERENCE = 1e-5  # of log masses, central
+# Of log masses, central: 1e-10 of truncation, and 1e-9 of the sum's tolerance of 1e-14.
+_DIFFERENCE = 1e-5
 
 
 class LinearisedEquation:

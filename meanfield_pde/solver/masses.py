@@ -41,7 +41,7 @@ TINY = float(np.finfo(float).tiny)
 # Doubles are left when a mass falls below exp(-this) = 1e-280, which leaves 28 decades to the
 # smallest normal double: more than a step can cross, a stage leaving a cell 1 - 1 / e at least.
 LEAVE_DOUBLES = 280 * math.log(10)
-_LOG2 = math.log(2.0)
+_LOG2 = math.log(2.0)  # from exponents of two to logarithms
 
 
 class Masses(ABC):

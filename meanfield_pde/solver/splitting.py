@@ -15,7 +15,7 @@ import numpy as np
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.transport import Transport
 
-# Forward Euler steps in T(h), doubled until masses stay positive.
+# Forward Euler steps in T(h), doubled until masses stay positive (chosen, not tuned).
 _EULER_STEPS = 6
 
 

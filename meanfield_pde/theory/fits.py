@@ -11,7 +11,7 @@ from scipy import stats
 
 from meanfield_pde.errors import InputError
 
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # of all intervals that are shown: a definition
 
 
 @dataclass(frozen=True)

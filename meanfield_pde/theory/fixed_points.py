@@ -31,13 +31,21 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.mesh.surface import sphere_surface
 
+# Points all over the sphere, 0.08 apart: closer fixed points may be missed, which the indices tell.
 _STARTS = 2000
-_DIFFERENCE = 1e-5  # step of the differences that make the Jacobian
-_LONGEST = 0.2  # length of a Newton step, in radians
-_NEWTON_STEPS = 60
-_ZERO = 1e-9  # |v| at a fixed point, relative to the speeds
-_SAME = 1e-5  # distance of points that are one
-_NEAR = 0.05  # distance at which a token has arrived
+# Step of the differences that make the Jacobian: central, 1e-10 of truncation, 1e-11 of rounding.
+_DIFFERENCE = 1e-5
+_LONGEST = (
+    0.2  # length of a Newton step, in radians: two or three distances of starts (chosen, not tuned)
+)
+_NEWTON_STEPS = 60  # at 0.2 each the way to the other side takes 16; a bound on the cost
+# |v| at a fixed point, relative to the speeds: above the rounding of sums of many masses.
+_ZERO = 1e-9
+_SAME = 1e-5  # distance of points that are one: far above what Newton's method leaves
+_NEAR = (
+    0.05  # distance at which a token has arrived: less than that of two starts (chosen, not tuned)
+)
+# Tokens are followed for a time of 200 / speed, and go 0.05 at most in a step: a bound on the cost.
 _FLOW_STEPS, _FLOW_STEP = 4000, 0.05
 
 Velocity = Callable[[np.ndarray], np.ndarray]

@@ -18,7 +18,8 @@ from meanfield_pde.theory.fits import LinearFit, fit_or_none
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.stages import Departure, departure
 
-# A slope that is as near as this to the predicted one, relative to it, holds the law.
+# A slope that is as near as this to the predicted one, relative to it, holds the law (a
+# definition).
 NEAR = 0.05
 
 

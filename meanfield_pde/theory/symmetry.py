@@ -18,7 +18,8 @@ import numpy as np
 
 from meanfield_pde.attention.heads import Layer
 
-# Matrices that are equal but for the rounding of a case file's decimals, relative to the largest.
+# Matrices that are equal but for the rounding of a case file's decimals, of which there may be ten,
+# relative to the largest.
 _EQUAL = 1e-9
 
 

@@ -37,8 +37,10 @@ from meanfield_pde.tokens.noise import Velocity, euler_maruyama, longest_step, s
 # At zero temperature the velocity may jump back and forth, and error control then creeps: this many
 # steps must cover at least this length of time, in units of 1/|V|.
 WATCHED_STEPS = 500
-SHORTEST_PROGRESS = 0.01
-STEP_AT_ZERO = 0.02  # likewise in units of 1/|V|
+SHORTEST_PROGRESS = 0.01  # with steps of 2e-5, a thousandth of those that are taken otherwise
+# Likewise in units of 1/|V|: a token goes at most a fiftieth of a radian, to which a jump is
+# placed.
+STEP_AT_ZERO = 0.02
 
 
 @typed_except("tokens", "masses")

@@ -9,13 +9,16 @@ many are? For each time there are the certified distances W_1 and W_2, too.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from mpi4py import MPI
 
 import numpy as np
+from tqdm import tqdm
 
 from meanfield_pde.attention.heads import is_one_head
 from meanfield_pde.errors import InputError
@@ -24,20 +27,20 @@ from meanfield_pde.support.checks import whole
 from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import TokenCloud
-from meanfield_pde.verification.band import (
+from meanfield_pde.verification.diagnosis import Diagnosis, diagnose
+from meanfield_pde.verification.report import TokenComparison
+from meanfield_pde.verification.samples import (
     MOST_TOKENS,
     Densities,
     SamplingBand,
     band_key,
     densities_at,
+    power_of_faults,
     read_band,
     sampling_band,
 )
-from meanfield_pde.verification.diagnosis import Diagnosis, diagnose
-from meanfield_pde.verification.features import features
-from meanfield_pde.verification.power import power_of_faults
-from meanfield_pde.verification.progress import Bar
-from meanfield_pde.verification.verdict import TokenComparison
+from meanfield_pde.verification.statistic import features
+from meanfield_pde.verification.trajectories import DiagnosisSettings
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -51,7 +54,7 @@ SAMPLES = ((300, 999), (600, 499), (MOST_TOKENS, 249))
 # A bound on memory and time: a hundred times what the least level, 0.0001, has to have.
 MOST_SAMPLES = 1_000_000
 # Steps make no difference to the p-value if they move tokens by less of the sampling error than
-# this part (chosen, not tuned).
+# this part: added to it as errors at random are, they make it larger by 0.5 %.
 NEGLIGIBLE = 0.1
 # Of the distances shown, far below their sampling error.
 _RTOL = 1e-8
@@ -69,9 +72,10 @@ def compare_tokens(
     samples: int | None = None,
     seed: int = 0,
     progress: bool = False,
+    settings: DiagnosisSettings | None = None,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> TokenComparison:
-    """Compare tokens with a density. Collective.
+    """The comparison of tokens with a density. Collective.
 
     Args:
         result: a solution, or a result that has been read.
@@ -83,6 +87,7 @@ def compare_tokens(
         samples: how many samples of N tokens are taken, from 2 to a million.
         seed: of these samples.
         progress: show a bar, if standard error is a terminal.
+        settings: what the diagnosis of trajectories takes for an explanation, and may cost.
         comm: the ranks that share the work.
     """
     cloud = _checked(result, cloud, layer_step, level)
@@ -93,14 +98,18 @@ def compare_tokens(
     ours, theirs, common = _chosen_times(result, cloud)
     file = None if band_file is None else Path(band_file)
     samples = samples or max(sample_count(cloud.tokens.shape[1]), round(1 / level))
-    with Bar(progress and comm.rank == 0, samples + 2 * len(ours)) as bar:
-        diagnosis = _diagnosis(result, cloud, layer_step, comm)
+    shown = progress and comm.rank == 0 and sys.stderr.isatty()
+    total = samples + 2 * len(ours)
+    with tqdm(total=total, desc="compare", leave=False, disable=not shown) as bar:
+        attention, noise = result.attention, result.noise
+        diagnosis = on_root(comm, diagnose, cloud, attention, layer_step, settings, noise)
         w1, w2 = _transport(result, cloud, ours, theirs, comm, bar)
         quantiles = densities_at(result, ours)
         band = band or _band(result, cloud, ours, quantiles, samples, seed, file, comm, bar)
     _check_band(band, result.times[ours])
     observed = features(cloud.tokens[theirs], cloud.masses, quantiles)
-    p_value = band.p_value(observed, _times_of_p_value(diagnosis, band))
+    ranked = _ranked_times(diagnosis, band)
+    p_value = band.p_value(observed, ranked)
     moments, expected = _first_moments(result, cloud, ours, theirs)
     return TokenComparison(
         cloud=cloud,
@@ -113,6 +122,7 @@ def compare_tokens(
         band=band,
         moment_scores=band.moment_scores(moments),
         p_value=p_value,
+        ranked=band.times[ranked],
         level=level,
         unlike_since=band.since(observed, level) if p_value < level else None,
         diagnosis=diagnosis,
@@ -148,15 +158,6 @@ def _checked(
     return replace(cloud, times=times)
 
 
-def _diagnosis(
-    result: Densities, cloud: TokenCloud, layer_step: float | None, comm: MPI.Comm
-) -> Diagnosis | None:
-    """What trajectories say; with noise nothing. Collective."""
-    if result.noise:
-        return None
-    return on_root(comm, diagnose, cloud, result.attention, layer_step)
-
-
 def _chosen_times(result: Densities, cloud: TokenCloud) -> tuple[np.ndarray, np.ndarray, int]:
     """Indices of the times compared, in the density and in the tokens, and how many are common."""
     ours, theirs = common_times(result.times, cloud.times)
@@ -170,13 +171,13 @@ def _check_band(band: SamplingBand, times: np.ndarray) -> None:
         raise InputError("the sampling band is one for other times")
 
 
-def _times_of_p_value(diagnosis: Diagnosis | None, band: SamplingBand) -> np.ndarray | None:
-    """The times for the p-value: the first one where trajectories are right, None for all."""
-    if diagnosis is None or not diagnosis.right:
-        return None
-    if diagnosis.step > 0 and diagnosis.distance > NEGLIGIBLE * float(band.expected.mean()):
-        return None
-    return np.zeros(1, int)
+def _ranked_times(diagnosis: Diagnosis | None, band: SamplingBand) -> np.ndarray:
+    """The times for the p-value: the first one where trajectories are right, else all."""
+    if diagnosis is not None and diagnosis.right:
+        negligible = NEGLIGIBLE * float(band.expected.mean())
+        if diagnosis.step == 0 or diagnosis.distance <= negligible:
+            return np.zeros(1, int)
+    return np.arange(len(band.times))
 
 
 def _first_moments(
@@ -218,7 +219,7 @@ def _band(
     seed: int,
     file: Path | None,
     comm: MPI.Comm,
-    bar: Bar,
+    bar: tqdm[NoReturn],
 ) -> SamplingBand:
     """The samples, from the file if it holds these, or made anew and kept there."""
     count, weights = cloud.tokens.shape[1], cloud.masses
@@ -235,7 +236,7 @@ def _band(
         weights=weights,
         quantiles=quantiles,
         comm=comm,
-        done=lambda number: bar.done(number * comm.size),
+        done=lambda number: bar.update(number * comm.size),
     )
     if file is not None and comm.rank == 0:
         try:
@@ -251,7 +252,7 @@ def _transport(
     ours: np.ndarray,
     theirs: np.ndarray,
     comm: MPI.Comm,
-    bar: Bar,
+    bar: tqdm[NoReturn],
 ) -> tuple[tuple[WassersteinResult, ...], tuple[WassersteinResult, ...]]:
     """W_1 and W_2 at each time, dealt out to the ranks. Collective."""
     weights = np.ones(cloud.tokens.shape[1]) if cloud.masses is None else cloud.masses
@@ -263,7 +264,7 @@ def _transport(
             found[k, p] = wasserstein(
                 tokens, result.measure(int(ours[k])), p, rtol=_RTOL, time_limit=60.0
             )
-            bar.done(comm.size)
+            bar.update(comm.size)
     every = {task: one for part in comm.allgather(found) for task, one in part.items()}
     w1, w2 = (tuple(every[k, p] for k in range(len(ours))) for p in (1, 2))
     return w1, w2
@@ -300,7 +301,7 @@ def _notes(
         notes.append(f"the token file says beta = {cloud.beta:g}, the density has {beta:g}")
     if layer_step is not None:
         notes.append(f"times count layers of {layer_step:g}")
-    if result.noise and len(cloud.times) > 1:
+    if diagnosis is None and result.noise and len(cloud.times) > 1:
         notes.append("with noise trajectories decide nothing: only the p-value does")
     elif diagnosis is None and len(cloud.times) > 1:
         notes.append("tokens do not keep their numbers from time to time: no trajectories")

@@ -15,7 +15,8 @@ from meanfield_pde.wasserstein.measure import Measure
 from meanfield_pde.wasserstein.pricing import c_transform
 
 _EPS = float(np.finfo(float).eps)
-# How far from the unit sphere a point may lie with geodesic cost.
+# How far from the unit sphere a point may lie with geodesic cost: decimals of a file, but not
+# single precision, by which distances would be off.
 GEODESIC_TOLERANCE = 1e-9
 # Atoms lighter than this, relative to the mean mass, are placed after the solve: they are below
 # the solver's tolerances. The certificate counts them in full.

@@ -22,8 +22,8 @@ _TOLERANCES = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_toleranc
 # these problems infeasible; another attempt then succeeds. Not among them is the interior point
 # without presolve: on an infeasible problem it never returns.
 _ATTEMPTS = (("highs-ds", False), ("highs-ipm", True), ("highs-ds", True))
-_SHORTEST = 0.01
-_TIME_LIMIT = 1
+_SHORTEST = 0.01  # seconds: a limit below zero is refused by scipy, which then sets none
+_TIME_LIMIT = 1  # a status of scipy's linprog
 
 
 def solve_on_arcs(

@@ -107,7 +107,7 @@ def test_settings_are_checked_and_bound_the_mesh() -> None:
         regrid(indicators, marks, NONE, NONE, settings)
     for wrong in (0.0, 1.0, np.nan, "fine"):
         with pytest.raises(InputError):
-            AdaptSettings(wrong)  # type: ignore[arg-type]
+            AdaptSettings(wrong)  # type: ignore[arg-type]  # text in place of a number
     with pytest.raises(InputError, match="max_cells"):
         AdaptSettings(1e-2, max_cells=0)
 

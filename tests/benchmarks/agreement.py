@@ -10,8 +10,8 @@ import numpy as np
 
 from meanfield_pde import Attention, Heads, Perceptron, circle_mesh, solve, sphere_mesh
 from meanfield_pde.initial.sampling import sample_tokens
-from meanfield_pde.verification.band import densities_at, sampling_band
-from meanfield_pde.verification.features import features
+from meanfield_pde.verification.samples import densities_at, sampling_band
+from meanfield_pde.verification.statistic import features
 from tests.benchmarks.tables import Table, is_quick
 
 DENSITY = "1 + 0.4*x + 0.6*x*y"

@@ -453,7 +453,7 @@ def calls() -> str:
             function(**given)
         except package.MeanfieldError as error:
             return "" if str(error) and not NAME.search(str(error)) else f"says {error}"
-        except Exception as error:
+        except Exception as error:  # whatever is not the package's own is what is looked for
             return f"{type(error).__name__}: {error}"
         accepted_mask = isinstance(odd, np.ma.MaskedArray)
         return "a masked array is taken" if accepted_mask and odd.mask.any() else ""

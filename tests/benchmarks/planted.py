@@ -21,6 +21,9 @@ CAUSES: dict[str, str | None] = {
     "half the step": "time runs 0.5 ",
     "one sign of V": "value[0][1] is",
     "V negative": "-V instead of V",
+    "V too large": "times as fast as the file says, or value is that many times the case's",
+    "Q transposed": "Q transposed",
+    "K transposed": "K transposed",
     "projection": "the projection v - <x, v> v",
     "causal mask": "a causal mask",
     "root of beta": "beta (or the scale of query^T key)",
@@ -51,6 +54,12 @@ class Faulty:
             self.value[0, 1] *= -1
         elif fault == "V negative":
             self.value *= -1
+        elif fault == "V too large":
+            self.value *= 1.3
+        elif fault == "Q transposed":
+            self.query = self.query.T
+        elif fault == "K transposed":
+            self.key = self.key.T
         elif fault == "root of beta":
             self.beta **= 0.5
 

@@ -23,9 +23,9 @@ from scipy.integrate import solve_ivp
 from meanfield_pde import Attention, Solution, circle_mesh, solve, sphere_mesh
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.support.threads import set_threads
-from meanfield_pde.verification.band import densities_at, sampling_band
 from meanfield_pde.verification.diagnosis import diagnose
-from meanfield_pde.verification.features import features
+from meanfield_pde.verification.samples import densities_at, sampling_band
+from meanfield_pde.verification.statistic import features
 from tests import oracles
 from tests.benchmarks.comparing import show_speed
 from tests.benchmarks.planted import CAUSES, DENSITY, INITIAL, TIMES, faulty, matrices

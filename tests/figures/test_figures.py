@@ -151,7 +151,8 @@ def test_a_plane_is_marked_as_a_great_circle(tmp_path: Path) -> None:
     one = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     plane = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.2]]
     text = f"[attention]\nquery = {one}\nkey = {one}\nvalue = {plane}\nbeta = 5.0\n"
-    result = some_history(text, np.eye(3), np.array([[1.0, 2.0, 3.0]]))
+    cells = Cells.of(FiniteVolumes(sphere_mesh(20)))
+    result = made_up(text, cells, np.zeros(1), np.arange(1.0, 21.0)[None])
     (mark,) = marks_of(result)
     assert mark.label == "± dominant eigenspace of A = VBᵀ and of V"
     assert mark.points.shape[0] > 100
@@ -165,17 +166,15 @@ def test_a_plane_is_marked_as_a_great_circle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("times", "maps"), [(1, 1), (2, 2), (7, 6)])
 def test_sphere_maps(times: int, maps: int, tmp_path: Path) -> None:
-    generator = np.random.default_rng(1)
-    points = generator.normal(size=(200, 3))
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    masses = np.exp(np.arange(times)[:, None] * 3 * points[:, 2])
+    cells = Cells.of(FiniteVolumes(sphere_mesh(320)))
+    masses = np.exp(np.arange(times)[:, None] * 3 * cells.points[:, 2])
     text = SPHERE.replace("40.0", '"inf"')
-    figure = draw(some_history(text, points, masses))
+    figure = draw(made_up(text, cells, np.arange(times), masses))
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
     assert len(titles) == maps
     assert titles[0] == "t = 0"
     assert titles[-1] == f"t = {times - 1}"
-    assert "zero temperature, 200 cells" in figure.get_suptitle()
+    assert "zero temperature, 320 cells" in figure.get_suptitle()
     picture(figures.save(figure, tmp_path / "figures/a.png"))
 
 

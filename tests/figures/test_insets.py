@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde import ProjectionLimit, sphere_mesh
-from meanfield_pde.figures import animation
+from meanfield_pde.figures import animation, mollweide
 from meanfield_pde.figures.clusters import find_clusters
 from meanfield_pde.figures.density import draw_density
 from meanfield_pde.history.history import History
@@ -87,6 +87,17 @@ def on_the_sphere(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     longitude = math.pi * x[seen] / (2 * math.sqrt(2) * np.maximum(np.cos(turn), 1e-9))
     flat = np.cos(latitude)
     return np.column_stack([flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)])
+
+
+def test_pixels_of_an_adapted_mesh_show_the_cell_below_them() -> None:
+    """Beside much smaller cells, too, whose centres are nearer than that of the cell."""
+    cells = history((at(10, 20), 1e-3, 0.5), (at(100, 20), 1e-2, 0.5)).cells_at(1)
+    cell, inside = mollweide.pixel_cells(cells)
+    y, x = (np.argwhere(inside) + 0.5).T
+    points = on_the_sphere(
+        (x / mollweide.WIDE * 4 - 2) * math.sqrt(2), (y / mollweide.HIGH * 2 - 1) * math.sqrt(2)
+    )
+    assert np.einsum("pd,pdj->pj", points, np.linalg.inv(cells.vertices)[cell]).min() > -1e-12
 
 
 def test_north_is_up_east_is_right_and_windows_are_their_extents(

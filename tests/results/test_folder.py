@@ -165,7 +165,7 @@ def test_xdmf(text: str, main: Main, write_case: Write, tmp_path: Path) -> None:
     assert main("run", case, "--until", 1, "--output", tmp_path / "out")[0] == 0
     read = read_result(tmp_path / "out")
     grids = ET.parse(tmp_path / "out/fields/density.xdmf").findall("Domain/Grid/Grid")
-    assert [float(grid.find("Time").attrib["Value"]) for grid in grids] == read.times.tolist()  # type: ignore[union-attr]
+    assert [float(grid.findall("Time")[0].attrib["Value"]) for grid in grids] == read.times.tolist()
     for grid, density in zip(grids, read.density, strict=True):
         for item in grid.iter("DataItem"):
             name, _, dataset = (item.text or "").partition(":")

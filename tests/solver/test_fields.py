@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
@@ -48,8 +49,8 @@ def head(d: int, beta: float = 8.0) -> Attention:
     return Attention(*generator.normal(size=(3, d, d)) / d, beta=beta)
 
 
-def solved(d: int, mesh: dolfinx_mesh.Mesh, initial: object = FORMULA) -> Solution:
-    return solve(head(d), mesh, initial, until=0.3)  # type: ignore[arg-type]
+def solved(d: int, mesh: dolfinx_mesh.Mesh, initial: Any = FORMULA) -> Solution:
+    return solve(head(d), mesh, initial, until=0.3)
 
 
 def distributed(
@@ -188,14 +189,14 @@ def test_where_the_mesh_follows_the_mass_each_time_has_its_own(d: int) -> None:
 @pytest.mark.parametrize("d", [2, 3])
 @pytest.mark.parametrize("kind", ["plain", "curved", "in more dimensions", "off by rounding"])
 def test_meshes_of_others_give_the_same_density(d: int, kind: str) -> None:
-    options: dict[str, dict[str, float]] = {
+    options: dict[str, dict[str, Any]] = {
         "plain": {},
         "curved": {"degree": 2},
         "in more dimensions": {"width": 3},
         "off by rounding": {"radius": 1 + 3e-8},
     }
     surface = SURFACES[d](CELLS[d])
-    mesh = distributed(surface, **options[kind])  # type: ignore[arg-type]
+    mesh = distributed(surface, **options[kind])
     expected = solved(d, MESHES[d](CELLS[d], comm=MPI.COMM_SELF))
     solution = solved(d, mesh)
     assert solution.mesh is mesh

@@ -14,7 +14,7 @@ import pytest
 
 from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
 from meanfield_pde.attention.cell_sources import refinement_pays, three_points
-from meanfield_pde.attention.sum import softmax_mean
+from meanfield_pde.attention.sum import softmax
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -62,12 +62,12 @@ def errors_of_one_and_three_points(d: int, cells: int, beta: float) -> tuple[flo
         pieces = geometry.halved(pieces).reshape(-1, d, d)
     nodes, weights = geometry.quadrature(pieces)
     nodes, weights = nodes.reshape(-1, d), weights.ravel()
-    reference = softmax_mean(scores, nodes, np.log(weights * smooth(nodes)))
+    reference, _ = softmax(scores, nodes, np.log(weights * smooth(nodes)))
     masses = geometry.integrate(smooth, corners)
     centres = geometry.normalised(geometry.cell_mean(corners))
     points, shares = three_points(corners)
-    one = softmax_mean(scores, centres, np.log(masses))
-    three = softmax_mean(scores, points.reshape(-1, d), np.log(masses[:, None] * shares).ravel())
+    one, _ = softmax(scores, centres, np.log(masses))
+    three, _ = softmax(scores, points.reshape(-1, d), np.log(masses[:, None] * shares).ravel())
     error_one, error_three = (
         float(np.sqrt(((mean - reference) ** 2).sum(axis=1).mean())) for mean in (one, three)
     )
@@ -77,7 +77,7 @@ def errors_of_one_and_three_points(d: int, cells: int, beta: float) -> tuple[flo
         refinement_pays(
             corners,
             targets,
-            lambda x, sources: softmax_mean(beta * x, sources.points, sources.log_masses),
+            lambda x, sources: softmax(beta * x, sources.points, sources.log_masses)[0],
             lambda x: beta * np.linalg.norm(x, axis=1),
         ),
     )
@@ -117,7 +117,7 @@ def test_a_cold_coarse_mesh_takes_three_points_and_a_warm_one_takes_one() -> Non
     masses = volumes.volume[: volumes.owned] * (1 + 0.3 * volumes.centre[: volumes.owned, 0])
     points, shares = three_points(volumes.cell_points[: volumes.owned])
     log_masses = np.log(masses[:, None] * shares).ravel()
-    means = softmax_mean(3000.0 * volumes.vertices, points.reshape(-1, 3), log_masses)
+    means, _ = softmax(3000.0 * volumes.vertices, points.reshape(-1, 3), log_masses)
     expected = field._facet_flux(means)
     assert field.facet_flux(np.log(masses)) == pytest.approx(
         expected, abs=1e-9 * np.abs(expected).max()
@@ -146,7 +146,7 @@ def test_shared_sums_are_those_of_one_call(beta: float) -> None:
     log_masses = np.log(volumes.volume) + 3 * volumes.centre[:, 0]
     found = shared(log_masses)
     assert found[:, :3] == pytest.approx(
-        softmax_mean(scores, volumes.centre, log_masses, tolerance=1e-13), abs=1e-10
+        softmax(scores, volumes.centre, log_masses, tolerance=1e-13)[0], abs=1e-10
     )
 
 

@@ -1,9 +1,18 @@
-"""Which compiled functions call which; read from the text of the modules with `ast`."""
+"""Which compiled functions call which, read from the text of the modules; and where they go."""
 
 from __future__ import annotations
 
 import ast
+import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+
+from meanfield_pde.support import kernels
+from tests.conftest import Command, environment
 
 ROOT = Path(__file__).parents[2]
 TREES = {
@@ -43,3 +52,89 @@ def test_parts_are_called_by_compiled_functions_alone() -> None:
             if isinstance(node, ast.Name) and node.id in known and id(node) not in compiled
         ]
     assert called == []
+
+
+def test_kernels_go_to_a_private_folder_where_nothing_else_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(no_folder))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(kernels, "PACKAGE", no_folder)
+    folder = kernels.kernel_folder.__wrapped__()
+    assert folder is not None
+    assert folder.parent == tmp_path / f"meanfield_pde-{os.getuid()}"
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
+    given = kernels.kernel_folder.__wrapped__()
+    assert given is not None
+    assert given.parent == tmp_path / "given"
+
+
+def test_kernels_compile_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "kernel_folder", lambda: None)
+    assert kernels.kernel(lambda x: x + 1)(1) == 2
+
+
+def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path: Path) -> None:
+    """By itself numba keeps a kernel as long as the module that it stands in has not changed."""
+    module = "import numba\nfrom kernels import kernel\n{}@kernel\ndef {}(x):\n    return {}\n"
+    (tmp_path / "outer.py").write_text(
+        module.format("from inner import inner\n", "outer", "inner(x)")
+    )
+    ask = (
+        "import pathlib, sys; sys.path += sys.argv[1:]; import kernels\n"
+        "kernels.PACKAGE = pathlib.Path(sys.argv[1])\n"
+        "from outer import outer; print(outer(1), sum(outer.stats.cache_hits.values()))"
+    )
+    found_by_run, folder = [], Path(kernels.__file__).parent
+    for added in (1, 2, 2):
+        (tmp_path / "inner.py").write_text(module.format("", "inner", f"x + {added}"))
+        command = [sys.executable, "-c", ask, str(tmp_path), str(folder)]
+        found = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        found_by_run.append(found.stdout.split())
+    assert found_by_run == [["2", "0"], ["3", "0"], ["3", "1"]]
+
+
+def test_a_folder_that_others_can_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it is executed."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / f"meanfield_pde-{os.getuid()}"
+    assert kernels.own_folder() == folder
+    folder.chmod(0o777)
+    assert kernels.own_folder() != folder
+    folder.rmdir()
+    folder.symlink_to("/")
+    assert kernels.own_folder() != folder
+
+
+COMPILING = """
+import os, numba.core.compiler as compiler
+from meanfield_pde.attention.sum.tree import summarise_nodes
+import numpy as np
+from mpi4py import MPI
+compiled, compile_extra = [], compiler.compile_extra
+def counted(*arguments, **options):
+    compiled.append(arguments[2].__name__)
+    return compile_extra(*arguments, **options)
+compiler.compile_extra = counted
+MPI.COMM_WORLD.Barrier()
+summarise_nodes(np.zeros(8), np.zeros((3, 8)), np.zeros(1), np.zeros((3, 1)))
+os.write(1, f"{compiled.count('summarise_nodes')}\\n".encode())
+"""
+
+
+@pytest.mark.slow
+def test_one_rank_of_a_machine_compiles(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others, which come to the kernel at the same time, take it from the cache."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    script = tmp_path / "compiling.py"
+    script.write_text(COMPILING)
+    ended = command(ranks=4, script=script)
+    assert sorted(ended.stdout.split()) == ["0", "0", "0", "1"], ended.stderr

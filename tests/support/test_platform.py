@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import subprocess
 import sys
 import tomllib
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, InputError, _platform, simulate_tokens
+from meanfield_pde import Attention, InputError, simulate_tokens
 from meanfield_pde.cli.main import build_parser
 from meanfield_pde.errors import MeanfieldError, StoppedError
 from meanfield_pde.support.checks import duration
@@ -22,65 +20,6 @@ from tests.conftest import Command, Main, Write, environment
 from tests.problems import CIRCLE
 
 ROOT = Path(__file__).parents[2]
-NO_PLACE = """
-import os, sys
-import numba.core.caching as caching
-def nowhere(function):
-    raise RuntimeError("cannot cache function: no locator available")
-original, caching.FunctionCache = caching.FunctionCache, nowhere
-from meanfield_pde import _platform
-caching.FunctionCache = original
-import numba
-print(numba.config.CACHE_DIR)
-"""
-
-
-def test_kernels_go_to_a_private_folder_where_nothing_else_can_be_written(tmp_path: Path) -> None:
-    variables = {name: value for name, value in environment().items() if "NUMBA" not in name}
-    found = subprocess.run(
-        [sys.executable, "-c", NO_PLACE],
-        env=variables | {"TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    folder = Path(found.stdout.strip())
-    assert folder == tmp_path / f"meanfield_pde-{os.getuid()}"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
-
-def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path: Path) -> None:
-    """By itself numba keeps a kernel as long as the module that it stands in has not changed."""
-    kernel = "from numba import njit\n{}@njit(cache=True)\ndef {}(x):\n    return {}\n"
-    (tmp_path / "outer.py").write_text(
-        kernel.format("from inner import inner\n", "outer", "inner(x)")
-    )
-    ask = (
-        "import pathlib, sys; sys.path += sys.argv[1:]; import _platform\n"
-        "_platform.PACKAGE = pathlib.Path(sys.argv[1]); _platform.settle_cache()\n"
-        "from outer import outer; print(outer(1), sum(outer.stats.cache_hits.values()))"
-    )
-    found_by_run, package = [], Path(_platform.__file__).parent
-    for added in (1, 2, 2):
-        (tmp_path / "inner.py").write_text(kernel.format("", "inner", f"x + {added}"))
-        command = [sys.executable, "-c", ask, str(tmp_path), str(package)]
-        found = subprocess.run(command, env=environment(), capture_output=True, text=True)
-        found_by_run.append(found.stdout.split())
-    assert found_by_run == [["2", "0"], ["3", "0"], ["3", "1"]]
-
-
-def test_a_folder_that_others_can_write_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is in it is executed."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    folder = tmp_path / f"meanfield_pde-{os.getuid()}"
-    assert _platform._own_folder() == folder
-    folder.chmod(0o777)
-    assert _platform._own_folder() != folder
-    folder.rmdir()
-    folder.symlink_to("/")
-    assert _platform._own_folder() != folder
 
 
 def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> None:
@@ -113,34 +52,6 @@ def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> Non
     assert sorted(ended.stdout.splitlines()) == sorted(
         [*expected, *(f"1 {one} mine" for one in kinds)]
     )
-
-
-COMPILING = """
-import os, numba.core.compiler as compiler
-from meanfield_pde.attention.sum.tree import summarise_nodes
-import numpy as np
-from mpi4py import MPI
-compiled, compile_extra = [], compiler.compile_extra
-def counted(*arguments, **options):
-    compiled.append(arguments[2].__name__)
-    return compile_extra(*arguments, **options)
-compiler.compile_extra = counted
-MPI.COMM_WORLD.Barrier()
-summarise_nodes(np.zeros(8), np.zeros((3, 8)), np.zeros(1), np.zeros((3, 1)))
-os.write(1, f"{compiled.count('summarise_nodes')}\\n".encode())
-"""
-
-
-@pytest.mark.slow
-def test_one_rank_of_a_machine_compiles(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others, which come to the kernel at the same time, take it from the cache."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    script = tmp_path / "compiling.py"
-    script.write_text(COMPILING)
-    ended = command(ranks=4, script=script)
-    assert sorted(ended.stdout.split()) == ["0", "0", "0", "1"], ended.stderr
 
 
 @pytest.mark.parametrize("module", ["_platform", "attention.sum.tree", "case.file", "cli.options"])

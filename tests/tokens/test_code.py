@@ -13,8 +13,10 @@ from scipy.special import ive
 from scipy.stats import kstest
 
 from meanfield_pde import Attention, InputError, SolverError, Uniform, VonMises
-from meanfield_pde.attention.hardmax import hardmax_mean
+from meanfield_pde.attention.head import hardmax_mean
 from meanfield_pde.attention.layers import Layers
+from meanfield_pde.initial.formula import ExpressionDensity
+from meanfield_pde.initial.pointwise import RejectionSettings, sample_by_rejection
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.initial.tokens import Tokens
 from meanfield_pde.initial.von_mises import Component
@@ -349,10 +351,10 @@ def test_sampling_refused(initial, count, seed, d, fragment):
     assert fragment in str(caught.value)
 
 
-def test_a_peak_that_rejection_would_not_find_is_refused(monkeypatch):
-    monkeypatch.setattr("meanfield_pde.initial.pointwise._MOST_ROUNDS", 2)
+def test_a_peak_that_rejection_would_not_find_is_refused():
+    peak, few = ExpressionDensity("exp(900*(x-1))"), RejectionSettings(most_rounds=2)
     with pytest.raises(InputError, match="too concentrated to draw 100000 tokens"):
-        sample_tokens("exp(900*(x-1))", 100_000, 0, 3)
+        sample_by_rejection(peak.density, np.random.default_rng(0), 100_000, 3, few)
 
 
 def test_what_has_no_meaning_without_the_denominator():

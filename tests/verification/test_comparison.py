@@ -19,10 +19,9 @@ from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens
 from meanfield_pde.verification import report as token_report
-from meanfield_pde.verification.band import densities_at, sampling_band
 from meanfield_pde.verification.comparison import common_times, compare_tokens
-from meanfield_pde.verification.features import features
-from meanfield_pde.verification.samples import sample_cells
+from meanfield_pde.verification.samples import densities_at, sample_cells, sampling_band
+from meanfield_pde.verification.statistic import features
 
 DENSITY = "1 + 0.4*x + 0.6*x*y"
 HEAD = Attention(
@@ -402,7 +401,10 @@ def test_json_of_compare(command, write_case, tmp_path):
 
 def test_the_verdict_comes_first(solution, band):
     found = compare_tokens(solution, adaptive(initial()), band=band)
-    assert token_report.table(found).startswith(found.verdict)
+    table = token_report.table(found)
+    assert table.startswith(found.verdict)
+    assert f"\np = {found.p_value:.2g}: that part of the samples is as far" in table
+    assert "moments at t = 0; below 0.01 tokens deviate" in table
     np.testing.assert_allclose(found.moments, found.cloud.tokens.mean(axis=1), atol=1e-12)
     assert np.abs(found.moment_scores).max() < 4
     for one in (*found.w1, *found.w2):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meanfield_pde.verification.features import Features
-from meanfield_pde.verification.statistic import rank
+from meanfield_pde.verification.statistic import Features, rank
 
 
 def clouds(count, seed, near=0.0, times=2):

@@ -20,10 +20,9 @@ from meanfield_pde.cli import main as cli
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens
-from meanfield_pde.verification.band import densities_at, sampling_band
 from meanfield_pde.verification.comparison import compare_tokens
-from meanfield_pde.verification.features import features
-from meanfield_pde.verification.samples import follow_samples
+from meanfield_pde.verification.samples import densities_at, follow_samples, sampling_band
+from meanfield_pde.verification.statistic import features
 
 DENSITY = "1 + 0.4*x + 0.6*x*y"
 TIMES = np.array([0.0, 0.5, 1.0])
@@ -247,6 +246,16 @@ def test_with_noise_the_p_value_decides():
     other = replace(FIRST, value=-2 * FIRST.value)
     wrong = simulate_tokens(x, other, 1.0, save_at=[0.5], noise=0.3)
     assert not compare_tokens(solution, wrong, band=found.band, level=0.02).agrees
+
+
+def test_noise_that_is_left_out_is_named():
+    solution = solve(FIRST, circle_mesh(100), DENSITY, until=1.0, save_at=[0.5], noise=0.01)
+    x = sample_tokens(DENSITY, COUNT, 3, 2)
+    right = simulate_tokens(x, FIRST, 1.0, save_at=[0.5], noise=0.01, seed=5)
+    assert compare_tokens(solution, right, samples=99, level=0.02).diagnosis is None
+    without = simulate_tokens(x, FIRST, 1.0, save_at=[0.5], step=STEP)
+    found = compare_tokens(solution, without, samples=99, level=0.02)
+    assert found.verdict.startswith("deviates: the noise that is left out (mean distance ")
 
 
 @pytest.mark.slow

@@ -20,11 +20,11 @@ from meanfield_pde.wasserstein.certificate import (
 )
 from meanfield_pde.wasserstein.cloud import BLOCK, Cloud, kd_order, make_cloud
 from meanfield_pde.wasserstein.costs import COST_ERROR, Cost
-from meanfield_pde.wasserstein.hierarchy import make_levels, refine_plan
 from meanfield_pde.wasserstein.measure import Measure
 from meanfield_pde.wasserstein.network_simplex import solve_on_arcs
 from meanfield_pde.wasserstein.pricing import best_arcs, c_transform
 from meanfield_pde.wasserstein.restricted import Solver
+from meanfield_pde.wasserstein.sifting import make_levels, refine_plan
 
 COSTS = [Cost(geodesic, p) for geodesic in (True, False) for p in (1, 2)]
 
@@ -244,10 +244,10 @@ def test_a_solver_that_fails_or_lies_leaves_an_open_interval(lie: str, solver: S
     assert bracket.upper - bracket.lower > 1e-3 * bracket.upper
 
 
-def test_an_iteration_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sifting, "MAX_ROUNDS", 0)
+def test_an_iteration_limit_is_reported() -> None:
     problem = random_problem(9, 30, 30, Cost(True, 2))
-    bracket = sifting.sift(problem, 1e-10, math.inf, solve_on_arcs)
+    none = sifting.SiftSettings(rounds=0)
+    bracket = sifting.sift(problem, 1e-10, math.inf, solve_on_arcs, settings=none)
     assert bracket.status == "iteration limit"
     assert bracket.lower < bracket.upper
 

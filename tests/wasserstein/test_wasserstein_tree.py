@@ -7,8 +7,7 @@ import pytest
 from scipy import optimize
 
 from meanfield_pde.wasserstein import wasserstein
-from meanfield_pde.wasserstein.network_simplex import solve_on_arcs
-from meanfield_pde.wasserstein.spanning_tree import meeting, regraft, shift, thread
+from meanfield_pde.wasserstein.network_simplex import meeting, regraft, shift, solve_on_arcs, thread
 from tests.problems import sphere_densities
 
 

@@ -10,8 +10,8 @@ apart), and only log masses enter:
 
 - the pruned direct sum over two trees (`direct`), of what is not provably negligible;
 - for short scores, where nothing is negligible, an expansion in harmonics (`harmonics`, low rank);
-- for kernels that hold thousands of sources, the cluster expansion (`cluster`, `moments`), with the
-  sources, or fewer proxy points that stand for them (`proxies`), in each cluster.
+- for kernels that hold thousands of sources, the cluster expansion (`cluster`), with the sources,
+  or fewer proxy points that stand for them (`proxies`), in each cluster.
 
 Which is the quickest, measured by `python -m tests.benchmarks.ways` for densities that are nearly
 uniform, fall to 1e-80, or to 1e-300: harmonics at low beta, up to 1,000 times as quick as the
@@ -27,9 +27,7 @@ chooses among the ways, `summation` puts them together, and `shared` divides the
 from meanfield_pde.attention.sum.summation import (
     AttentionSum,
     SumSettings,
-    log_partition,
     softmax,
-    softmax_mean,
 )
 from meanfield_pde.attention.sum.tree import Sources, Targets
 
@@ -38,7 +36,5 @@ __all__ = [
     "Sources",
     "SumSettings",
     "Targets",
-    "log_partition",
     "softmax",
-    "softmax_mean",
 ]

@@ -14,7 +14,7 @@ from scipy.special import ive
 
 from meanfield_pde.support.kernels import part
 
-LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634  # log2(e)
 # Logarithm of a mass of zero: finite, so that no inf - inf arises, and below that of any mass.
 NO_MASS = -1e290
 # What the compiler may assume of numbers. Fused multiply-adds are allowed; signs of zero,
@@ -34,8 +34,9 @@ def power_of_two(x):
     """2^x with a relative error of 3e-16 for -1020 <= x < 1023; smaller x count as -1020.
 
     x = k + f with |f| <= 1/2. A polynomial of degree 10, which interpolates at Chebyshev nodes,
-    gives 2^f, and k is added to its exponent: loops over this are compiled to vector code, unlike
-    math.exp.
+    gives 2^f, and k is added to its exponent: loops over this are compiled to vector code, 0.27 ns
+    a number where math.exp takes 2.9 ns and 2.0**x 1.7 ns (5,120 numbers, AVX2). Sums of these are
+    73 to 85 % of a step (`python -m tests.benchmarks.step --quick`).
     """
     x = max(x, -1020.0)
     k = np.floor(x + 0.5)

@@ -39,16 +39,18 @@ from meanfield_pde.attention.sum.exponential import FAST, LOG2_E, NO_MASS, power
 from meanfield_pde.attention.sum.tree import LEAF, Share, Sources, alone
 from meanfield_pde.support.kernels import kernel, part
 
-# Points in one direction at most, even: 2,304 of a cluster. Work arrays have this size.
+# Points in one direction at most, even: 2,304 of a cluster, which work arrays have room for. The
+# tables of `node_tables` grow with its cube: 1.8 MB.
 MOST = 48
 LEBESGUE = 3.5  # of up to MOST Chebyshev nodes: 2/pi log p + 1 <= 3.47
-# Parameters of the ellipses tried, each of which gives a bound.
+# Parameters of the ellipses tried, each of which gives a bound: a set with gaps costs points, but
+# every one of them is right.
 _R = np.array([1.5, 2.0, 2.5, 3.0, 3.6, 4.3, 5.2, 6.3, 8.0, 10.0, 14.0, 20.0, 40.0, 100.0])
 # Rows r, X, Y, log r, log 4 / (r - 1).
 RADII = np.stack(
     [_R, (_R + 1 / _R) / 2, (_R - 1 / _R) / 2, np.log(_R), np.log(4 / (_R - 1))], axis=1
 )
-_LANES = 16  # in which a sum over sources is kept
+_LANES = 16  # in which a sum over sources is kept: two vectors of AVX-512, as in `tree`
 _CHUNK = 8 * _LANES  # sources whose Chebyshev polynomials are computed at once: rows of 1 KB
 FITTED = 5  # numbers of a cluster's trend: p, q, tau
 _HEADER = 3  # numbers in front of a cluster's masses

@@ -248,33 +248,6 @@ def _evenly(count: int, most: int) -> np.ndarray:
     return np.linspace(0, max(0, count - 1), min(most, count)).astype(np.int64)
 
 
-def softmax_mean(
-    scores: np.ndarray,
-    points: np.ndarray,
-    log_masses: np.ndarray,
-    *,
-    tolerance: float = 1e-12,
-    settings: SumSettings = DEFAULTS,
-) -> np.ndarray:
-    """Return the softmax mean m_i for each row w_i of scores; points M x d, log_masses M numbers.
-
-    The error of m_i is at most tolerance (plus rounding) times the largest |y_j|.
-    """
-    return softmax(scores, points, log_masses, tolerance=tolerance, settings=settings)[0]
-
-
-def log_partition(
-    scores: np.ndarray,
-    points: np.ndarray,
-    log_masses: np.ndarray,
-    *,
-    tolerance: float = 1e-12,
-    settings: SumSettings = DEFAULTS,
-) -> np.ndarray:
-    """Return log Z_i, to `tolerance`; arguments as for `softmax_mean`."""
-    return softmax(scores, points, log_masses, tolerance=tolerance, settings=settings)[1]
-
-
 def softmax(
     scores: np.ndarray,
     points: np.ndarray,
@@ -283,7 +256,17 @@ def softmax(
     tolerance: float = 1e-12,
     settings: SumSettings = DEFAULTS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return softmax means and log Z; arguments as for `softmax_mean`."""
+    """Return the softmax mean m_i and log Z_i for each row w_i of scores.
+
+    The errors are at most the tolerance (plus rounding), of m_i times the largest |y_j|.
+
+    Args:
+        scores: N x d.
+        points: y_j, M x d.
+        log_masses: M numbers.
+        tolerance: bound on the errors.
+        settings: of the ways to sum.
+    """
     points = np.atleast_2d(np.asarray(points, dtype=float))
     if scores.shape[1] != points.shape[1] or log_masses.shape != (len(points),):
         raise InputError(

@@ -1,7 +1,19 @@
-"""Transport on the circle: a one-dimensional problem with one unknown, where to cut.
+"""Transport problems with a closed form: to one or two atoms, on the circle, and of equal masses.
 
-Unrolled, an optimal plan is monotone: it matches the quantile t of one measure with t + s of the
-other, for a shift s that minimises a convex, piecewise linear function,
+*Atoms.* With targets y_1, y_2 the sources of smallest c_i1 - c_i2 go to y_1 until it is full. If
+the last of them has difference t, then v = (t, 0) and u_i = min(c_i1 - t, c_i2) are optimal.
+
+*Equal masses* are an assignment problem, which scipy solves without a linear program. If i goes to
+s(i), potentials with u_i + v_s(i) = c_i,s(i) are feasible when
+
+    v_j - v_s(i) <= c_ij - c_i,s(i)     for all i, j:
+
+v_j is the length of a shortest path to j, in a graph that has no cycle of negative length because
+the assignment is optimal. A few sweeps over all arcs find it (Bellman and Ford).
+
+*On the circle* the problem is one-dimensional with one unknown, where to cut. Unrolled, an optimal
+plan is monotone: it matches the quantile t of one measure with t + s of the other, for a shift s
+that minimises a convex, piecewise linear function,
 
     W_p^p = min_s f(s),      f(s) = integral over t in (0, 1) of |F^-1(t) - G^-1(t + s)|^p,
 
@@ -14,12 +26,81 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from meanfield_pde.support.kernels import kernel, part
-from meanfield_pde.wasserstein.certificate import Plan, Potentials, Problem, potentials_of_sources
+from meanfield_pde.wasserstein.certificate import (
+    Plan,
+    Potentials,
+    Problem,
+    feasible_potentials,
+    potentials_of_sources,
+)
 
-# Halvings of the shift's interval [-1, 1]: down to the rounding of the masses.
+# Beyond, n x n costs are slower than the linear programs, which never look at most of them.
+MOST_ATOMS = 500
+# Of shortest paths, which have MOST_ATOMS arcs at most: by then only rounding is left to gain.
+_SWEEPS = 500
+# Halvings of the shift's interval [-1, 1]: down to the rounding of the masses, 2^-59.
 _HALVINGS = 60
+
+
+def solve_to_atoms(problem: Problem) -> tuple[Plan, Potentials]:
+    """An optimal plan and optimal potentials when one side has at most two atoms."""
+    if len(problem.b) <= 2:
+        rows, columns, flow, v = _towards_atoms(problem)
+        return Plan(rows, columns, flow), feasible_potentials(problem, v)
+    mirrored = Problem(problem.cost, problem.targets, problem.sources, problem.b, problem.a)
+    columns, rows, flow, u = _towards_atoms(mirrored)
+    return Plan(rows, columns, flow), potentials_of_sources(problem, u)
+
+
+def _towards_atoms(
+    problem: Problem,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Arcs (source, atom, flow) and the potential of the atoms."""
+    n = len(problem.a)
+    sources = np.arange(n)
+    if len(problem.b) == 1:
+        return sources, np.zeros(n, np.int64), problem.a, np.zeros(1)
+    points, atoms = problem.sources.points, problem.targets.points
+    first = problem.cost.of_arcs(points, atoms, sources, np.zeros(n, np.int64))
+    second = problem.cost.of_arcs(points, atoms, sources, np.ones(n, np.int64))
+    difference = first - second
+    order = np.argsort(difference, kind="stable")
+    before = np.cumsum(problem.a[order]) - problem.a[order]
+    to_first = np.clip(problem.b[0] - before, 0.0, problem.a[order])
+    last = max(0, int(np.count_nonzero(to_first)) - 1)
+    rows = np.concatenate([order, order])
+    columns = np.repeat([0, 1], n)
+    flow = np.concatenate([to_first, problem.a[order] - to_first])
+    return rows, columns, flow, np.array([difference[order[last]], 0.0])
+
+
+def is_assignment(problem: Problem) -> bool:
+    """Whether the masses of each side are equal, as many on both, and few enough."""
+    a, b = problem.a, problem.b
+    equal = bool((a == a[0]).all() and (b == b[0]).all())
+    return equal and len(a) == len(b) <= MOST_ATOMS
+
+
+def solve_assignment(problem: Problem) -> tuple[Plan, Potentials]:
+    """An optimal plan and optimal potentials for equal masses."""
+    n = len(problem.a)
+    costs = problem.cost.between_all(problem.sources.points, problem.targets.columns)
+    chosen, goes_to = linear_sum_assignment(costs)
+    # Rows in the order of the targets they go to: path[k, j] leads from target k to target j.
+    came_from = np.argsort(goes_to)
+    path = costs[came_from] - costs[came_from, np.arange(n)][:, None]
+    v = np.zeros(n)
+    changed = np.arange(n)
+    for _ in range(_SWEEPS):
+        if not len(changed):
+            break
+        shorter = np.minimum(v, (v[changed, None] + path[changed]).min(axis=0))
+        changed = np.flatnonzero(shorter < v)
+        v = shorter
+    return Plan(chosen, goes_to, problem.a.copy()), feasible_potentials(problem, v)
 
 
 def solve_on_circle(problem: Problem) -> tuple[Plan, Potentials]:
