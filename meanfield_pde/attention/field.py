@@ -59,14 +59,3 @@ class ConstantField(TermBeside):
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """Rotations about b commute with it: Omega b = 0."""
         return [generators @ (self.vector / max(self.speed_bound, 1e-300))]
-
-    @classmethod
-    def from_table(cls, table: dict[str, Any]) -> ConstantField:
-        """The field of a section [field]."""
-        if "vector" not in table:
-            raise InputError("field.vector is missing")
-        return cls(**table)
-
-    def table(self) -> dict[str, Any]:
-        """The section [field]."""
-        return {"vector": self.vector.tolist()}

@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from meanfield_pde.errors import InputError
+
 
 @dataclass(frozen=True, eq=False)
 class Sources:
@@ -98,13 +100,20 @@ class TermBeside(VelocityTerm):
         return self.speed_bound
 
     @classmethod
-    @abstractmethod
     def from_table(cls, table: dict[str, Any]) -> TermBeside:
-        """The term of its section, whose keys are known; InputError if something is wrong."""
+        """The term of its section, whose keys are known; InputError if something is wrong.
 
-    @abstractmethod
+        By default every key has to be there, and is a parameter of the class.
+        """
+        for key in cls.keys:
+            if key not in table:
+                raise InputError(f"{cls.section}.{key} is missing")
+        return cls(**table)
+
     def table(self) -> dict[str, Any]:
-        """The section that `from_table` reads."""
+        """The section that `from_table` reads; by default each key is an attribute."""
+        values = ((key, getattr(self, key)) for key in self.keys)
+        return {key: one.tolist() if isinstance(one, np.ndarray) else one for key, one in values}
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """What has to vanish for a rotation to commute with the term, linear in its generator.

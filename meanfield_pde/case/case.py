@@ -25,7 +25,7 @@ from meanfield_pde.solver.settings import (
     TimeCase,
     check_noise,
 )
-from meanfield_pde.support.checks import choice, duration, real, to_path, whole
+from meanfield_pde.support.checks import choice, duration, real, shown, to_path, whole
 
 MESH_KINDS = ("circle", "sphere", "file")
 FIELDS = ("pvd", "xdmf", "none")
@@ -151,6 +151,11 @@ class Case:
         if self.adapt is not None:
             object.__setattr__(self, "adapt", AdaptSettings.of(self.adapt, d))
         self.initial.check(d)
+        for name, one in self.observables.items():
+            if not isinstance(one, str):
+                raise InputError(
+                    f"observables.{name} must be a formula in quotes, got {shown(one)}"
+                )
         own_observables(self.observables, d)
         pieces(self.attention, 0.0, self.time.until)  # refuses layers that end before
         check_noise(self.noise.strength, self.solver, self.compare)

@@ -41,13 +41,8 @@ from meanfield_pde.support.old_names import with_new_keys
 LOG = logging.getLogger("meanfield_pde")
 
 OBSERVABLES = "observables"
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "attention": ATTENTION_KEYS,
-    **{name: term.keys for name, term in TERMS.items()},
-    "initial": ("kind", *dict.fromkeys(key for one in KINDS.values() for key in one.keys)),
-    "adapt": ADAPT_KEYS,
-    OBSERVABLES: (),
-} | {
+# Sections whose keys are the fields of a class.
+PLAIN_SECTIONS: dict[str, tuple[str, ...]] = {
     name: tuple(key.name for key in fields(section))
     for name, section in (
         ("mesh", MeshCase),
@@ -64,7 +59,19 @@ MESH_KEYS = {
     "sphere": ("cells", "grade"),
     "file": ("path",),
 }
-INITIAL_KEYS = {kind: one.keys for kind, one in KINDS.items()}
+
+
+def known_sections() -> dict[str, tuple[str, ...]]:
+    """The sections of a case file and their keys, with the terms and densities there are now."""
+    initial = dict.fromkeys(key for one in KINDS.values() for key in one.keys)
+    return {
+        "attention": ATTENTION_KEYS,
+        **{name: term.keys for name, term in TERMS.items()},
+        "initial": ("kind", *initial),
+        "adapt": ADAPT_KEYS,
+        OBSERVABLES: (),  # each key is a column
+        **PLAIN_SECTIONS,
+    }
 
 
 @typed_except("until", "output")  # of which messages say where they belong in the file
@@ -129,19 +136,19 @@ def parse(text: str) -> Table:
 
 def _sections(document: Table) -> dict[str, Table]:
     """The sections that are there, each a table without unknown keys."""
+    known = known_sections()
     for name, table in document.items():
-        if name not in SECTIONS:
-            homes = [section for section, keys in SECTIONS.items() if name in keys]
+        if name not in known:
+            homes = [section for section, keys in known.items() if name in keys]
             if homes and not isinstance(table, dict):
                 raise InputError(f"key '{name}' must stand below [{'] or ['.join(homes)}]")
             raise InputError(
-                f"unknown section [{name}]{did_you_mean(name, SECTIONS)} "
-                f"(known: {', '.join(SECTIONS)})"
+                f"unknown section [{name}]{did_you_mean(name, known)} (known: {', '.join(known)})"
             )
         if not isinstance(table, dict):
             raise InputError(f"[{name}] must be a section, got {name} = {reprlib.repr(table)}")
-        if name != OBSERVABLES:  # of which each key is a column
-            known_keys(table, SECTIONS[name], f"[{name}]", SECTIONS)
+        if name != OBSERVABLES:
+            known_keys(table, known[name], f"[{name}]", known)
     return document
 
 
@@ -201,8 +208,8 @@ def _initial(table: Table, folder: Path) -> InitialDensity:
     table = {"kind": "uniform"} | table
     kind = table["kind"]
     choice(kind, "initial.kind", KINDS)
-    _check_kind(table, "initial", INITIAL_KEYS)
-    _require({"initial": table}, "initial", *INITIAL_KEYS[kind])
+    _check_kind(table, "initial", {name: one.keys for name, one in KINDS.items()})
+    _require({"initial": table}, "initial", *KINDS[kind].keys)
     return KINDS[kind].from_table(table, folder)
 
 

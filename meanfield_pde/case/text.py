@@ -12,7 +12,7 @@ import tomli_w
 from meanfield_pde.amr.settings import MAX_CELLS
 from meanfield_pde.case.attention_table import attention_table, tables_beside
 from meanfield_pde.case.case import ADAPT_KEYS, Case
-from meanfield_pde.case.file import MESH_KEYS, OBSERVABLES, SECTIONS, Table, parse
+from meanfield_pde.case.file import MESH_KEYS, OBSERVABLES, PLAIN_SECTIONS, Table, parse
 from meanfield_pde.support.old_names import with_new_keys
 
 # Results do not depend on it: whoever was refused for it goes on with a larger one.
@@ -33,13 +33,13 @@ def case_text(case: Case) -> str:
         "adapt": _fields(case.adapt, *ADAPT_KEYS) if case.adapt else {},
         "noise": _fields(case.noise, "strength") if case.noise.strength else {},
         "initial": case.initial.to_table(),
-        "solver": _fields(case.solver, *SECTIONS["solver"]),
+        "solver": _fields(case.solver, *PLAIN_SECTIONS["solver"]),
         "time": _fields(
             case.time, "until", "save_at" if case.time.save_every is None else "save_every"
         ),
         OBSERVABLES: dict(case.observables),
-        "compare": _fields(case.compare, *SECTIONS["compare"]) if case.compare else {},
-        "output": _fields(case.output, *SECTIONS["output"]),
+        "compare": _fields(case.compare, *PLAIN_SECTIONS["compare"]) if case.compare else {},
+        "output": _fields(case.output, *PLAIN_SECTIONS["output"]),
     }
     text = tomli_w.dumps({name: table for name, table in tables.items() if table})
     # One line for each row of numbers; a line break inside brackets is never inside a string.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def _open_folder(
     """Make the folder, or take up the run that is in it, if there is a store of it. Collective."""
     directory, comm = case.output.directory, simulation.comm
     resume = store is not None
-    on_root(comm, lambda: claim_folder(directory, text, resume=resume))
+    on_root(comm, lambda: claim_folder(directory, text, RUN_FIGURES, resume=resume))
     if store is not None:
         store.truncate(saved)
         on_root(comm, HistoryFile, directory / HISTORY, simulation.rows)
@@ -223,6 +224,39 @@ def _conclude(directory: Path, simulation: Simulation, solution: Solution) -> No
         LOG.info("%s", line)
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """What a figure of a run is drawn from.
+
+    Attributes:
+        directory: in which figures/ is.
+        history: of the run.
+        projection: what is predicted.
+        phases: of the run.
+        form: "png", "pdf" or "svg".
+        times: at which densities are wanted; by default a few, evenly chosen.
+    """
+
+    directory: Path
+    history: History
+    projection: ProjectionLimit
+    phases: Phases
+    form: str
+    times: Sequence[float]
+
+
+# The figures of a run, by the names of their files: a new one is a function, and a line here.
+RUN_FIGURES: dict[str, Callable[[Drawing], Path | None]] = {
+    "density": lambda one: draw_density(
+        one.directory, one.history, one.projection, one.form, one.times
+    ),
+    "distances": lambda one: draw_distances(
+        one.directory, one.history, one.projection, one.phases, one.form
+    ),
+    "history": lambda one: draw_history(one.directory, one.history, one.form),
+}
+
+
 def draw_run(
     directory: Path,
     history: History,
@@ -232,11 +266,8 @@ def draw_run(
     times: Sequence[float] = (),
 ) -> list[Path]:
     """Draw all figures of a run, and return their paths."""
-    drawn = (
-        draw_density(directory, history, projection, form, times),
-        draw_distances(directory, history, projection, phases, form),
-        draw_history(directory, history, form),
-    )
+    what = Drawing(directory, history, projection, phases, form, times)
+    drawn = (draw(what) for draw in RUN_FIGURES.values())
     return [path for path in drawn if path is not None]
 
 

@@ -38,6 +38,7 @@ def draw_history(directory: Path, history: History, form: str = "png") -> Path |
         if any(column.logarithmic for column in columns) or _spans_decades(shown):
             axes.set_yscale("log", nonpositive="mask")
         axes.set_title(heading, fontsize="small")
+        axes.set_ylabel(columns[0].unit, fontsize="x-small")
         axes.tick_params(which="both", labelsize="x-small", labelbottom=True)
         axes.yaxis.get_offset_text().set_size("x-small")
         if several:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from meanfield_pde.results.names import (
     DENSITY,
     FIELDS,
     FIGURES,
-    FILES,
     HISTORY,
     PREVIOUS,
     SUMMARY,
+    files_of_run,
     is_ours,
 )
 from meanfield_pde.support.checked_hdf5 import has_checksums
@@ -121,25 +122,33 @@ def _refuse_stopped(directory: Path, present: list[str]) -> None:
     )
 
 
-def claim_folder(directory: Path, case: str, *, resume: bool) -> None:
-    """Make the result folder, without results unless they are resumed, and write case.toml."""
+def claim_folder(directory: Path, case: str, figures: Iterable[str], *, resume: bool) -> None:
+    """Make the result folder, without results unless they are resumed, and write case.toml.
+
+    Args:
+        directory: the folder.
+        case: the text of the case.
+        figures: the names of those of a run.
+        resume: keep the results.
+    """
+    files = files_of_run(figures)
     make_folder(directory)
     with writing(directory):
-        for name in FILES:
-            remove_leftovers(directory / name, partial(is_ours, name))
+        for name, patterns in files.items():
+            remove_leftovers(directory / name, partial(is_ours, patterns))
         # case.toml stays until it is replaced: a folder without it is not known for a result.
         # What was concluded is no longer true of a run that goes on.
         remove_file(directory / SUMMARY)
         if resume:  # written again, when density.h5 has lost what is behind the checkpoint
             remove_file(directory / HISTORY)
         else:
-            _remove_results(directory)
+            _remove_results(directory, files)
     write_case(directory, case)
 
 
-def _remove_results(directory: Path) -> None:
+def _remove_results(directory: Path, files: Mapping[str, Iterable[str]]) -> None:
     """Remove the files that a run has written, and its folders if nothing else is in them."""
-    for folder, names in FILES.items():
+    for folder, names in files.items():
         within = directory / folder
         found = [path.name for path in within.iterdir()] if within.is_dir() else []
         for known in names:

@@ -37,8 +37,6 @@ from meanfield_pde.initial.tokens import Tokens
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.integrator import (
-    PetscIntegrator,
-    SSPRungeKutta,
     Velocity,
     fitting_step,
     integrator_for,
@@ -94,7 +92,7 @@ class Controller:
             self._extended = False  # noise fills the tails again
         self.state = state
         self._bind_mesh(equation, equation.attention.layers[0])
-        if self._extended and isinstance(self.integrator, PetscIntegrator):
+        if self._extended and not self.integrator.extended:
             self.close()
             raise InputError(
                 "solver.log_masses = 'on' needs the compiled rks2; leave the options -ts_... of "
@@ -160,7 +158,7 @@ class Controller:
         """Whether masses are held in the extended range, or will be once doubles run out."""
         if self._extended is not None:
             return self._extended
-        return not (self.rhs.fixed or isinstance(self.integrator, PetscIntegrator))
+        return self.integrator.extended and not self.rhs.fixed
 
     def advance(self, until: float, after_step: Callable[[Controller], None] | None = None) -> None:
         """Advance to the time `until` exactly; steps end where a layer does. Collective.
@@ -172,7 +170,7 @@ class Controller:
         for layer, _, end in pieces(self.equation.attention, self.time, until):
             if self.rhs.layer is not layer:
                 self._bind_layer(layer)
-            together = self.rhs.fixed and isinstance(self.integrator, SSPRungeKutta)
+            together = self.rhs.fixed and self.integrator.many_at_once
             together = together and not (after_step or self.adapt or self.equation.noise)
             while self.time < end:
                 if not (together and self._take_many(end)):

@@ -40,7 +40,8 @@ class PointFunction:
     def __call__(self, points: np.ndarray) -> np.ndarray:
         """The values at points ... x d; InputError unless there is a finite number for each."""
         flat = points.reshape(-1, points.shape[-1])
-        values = numbers(self.function(flat), f"what {self.name} returns")
+        # A copy: the function may work in its argument, and points of cells stay where they are.
+        values = numbers(self.function(flat.copy()), f"what {self.name} returns")
         if values.shape != (len(flat),):
             raise InputError(
                 f"{self.name} must take points (N x d) to N numbers, got an array of shape "

@@ -22,7 +22,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mpi4py import MPI
 from petsc4py import PETSc
@@ -88,9 +88,13 @@ class Integrator(ABC):
 
     Attributes:
         coefficient: SSP coefficient C.
+        extended: whether it takes masses in the extended range, too.
+        many_at_once: whether `many` takes more than one step.
     """
 
     coefficient: float
+    extended: ClassVar[bool] = True
+    many_at_once: ClassVar[bool] = False
 
     @abstractmethod
     def step(
@@ -136,6 +140,8 @@ class SSPRungeKutta(Integrator):
         coefficient: s - 1.
         stages: s.
     """
+
+    many_at_once = True
 
     def __init__(self, transport: Transport, stages: int = STAGES) -> None:
         self.stages = stages
@@ -184,6 +190,8 @@ class PetscIntegrator(Integrator):
     Attributes:
         coefficient: SSP coefficient of the method.
     """
+
+    extended = False
 
     def __init__(self, transport: Transport) -> None:
         volumes = transport.volumes

@@ -82,8 +82,8 @@ class Observable:
 
     @property
     def title(self) -> str:
-        """Of its panel, with the unit."""
-        return (self.panel or self.name) + (f" [{self.unit}]" if self.unit else "")
+        """Of its panel."""
+        return self.panel or self.name
 
 
 def columns(dimension: int, cost: str = CompareCase.cost) -> tuple[Observable, ...]:
@@ -162,7 +162,7 @@ def columns(dimension: int, cost: str = CompareCase.cost) -> tuple[Observable, .
         Observable(
             "w1_error_estimate",
             lambda s: s.indicators.total,
-            "what the mesh adds to W₁, with `[adapt]`: see [adaptive meshes](resolution.md)",
+            "estimate of what the mesh adds to W₁, with `[adapt]`",
             unit="rad",
             logarithmic=True,
             when=lambda kind: kind.adaptive,

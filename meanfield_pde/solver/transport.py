@@ -16,6 +16,7 @@ and exp(-1) for muscl, because then no cell gives away more than it holds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,23 +31,47 @@ from meanfield_pde.support.kernels import kernel
 from meanfield_pde.support.timings import timed
 
 
+def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
+    """W[c, i, j]: log rho changes along arrow i of cell c by sum_j W (log rho_j - log rho_c).
+
+    The gradient solves the least-squares problem over the neighbours j in the tangent plane.
+
+    Args:
+        volumes: the cells.
+        arrows: tangent vectors at the centres of own cells, cells x k x d.
+    """
+    centre = volumes.centre[: volumes.owned]
+    frame, weights = gradient_weights(centre, volumes.centre[volumes.neighbours])
+    return np.ascontiguousarray(np.einsum("cid,ctd->cit", arrows, frame) @ weights)
+
+
+def least_squares_slopes(volumes: FiniteVolumes) -> np.ndarray:
+    """W of `slope_weights` for the ways from the centres of own cells to their facets."""
+    x = volumes.centre[: volumes.owned, None]
+    to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
+    return slope_weights(volumes, to_facets)
+
+
 @dataclass(frozen=True)
 class Scheme:
     """A choice of rho_f, with its limits on dt x outflow rate of a forward Euler step.
 
     Attributes:
-        positive: beyond this, a mass could become negative.
+        positive: beyond this, a mass could become negative: exp(-STEEPEST) with slopes, which are
+            all scaled back to |g_f| <= STEEPEST.
         accurate: the value at which steps are taken, with room for the velocity to change.
+        slopes: g_f as weights W[c, i, j] of log rho_j - log rho_c, i the facets of own cell c and j
+            its neighbours, both by the opposite vertex; None for g_f = 0.
     """
 
-    name: str
     positive: float
     accurate: float
+    slopes: Callable[[FiniteVolumes], np.ndarray] | None = None
 
 
 SCHEMES = {
-    "muscl": Scheme("muscl", positive=math.exp(-STEEPEST), accurate=0.3),
-    "upwind": Scheme("upwind", positive=1.0, accurate=0.9),
+    "muscl": Scheme(math.exp(-STEEPEST), accurate=0.3, slopes=least_squares_slopes),
+    "upwind": Scheme(positive=1.0, accurate=0.9),
 }
 
 
@@ -56,7 +81,7 @@ class Transport:
     Attributes:
         volumes, scheme: the cells, and how densities at the facets are made.
         facets: the numbers of a cell's facets.
-        slopes: W of `slope_weights`; None for upwind, which has no slopes.
+        slopes: those of the scheme; None without.
         arrays: those of the mesh, and room to work in, for `euler_alone`.
     """
 
@@ -65,11 +90,7 @@ class Transport:
         self.scheme = scheme
         self._density = volumes.new_vector()
         self._factors = volumes.new_vector(volumes.dimension)
-        self.slopes: np.ndarray | None = None
-        if scheme.name == "muscl":
-            x = volumes.centre[: volumes.owned, None]
-            to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
-            self.slopes = slope_weights(volumes, to_facets)
+        self.slopes = None if scheme.slopes is None else scheme.slopes(volumes)
         local, d = len(volumes.volume), volumes.dimension
         self.facets = facet_numbers(d)
         self.arrays = (
@@ -130,20 +151,6 @@ class Transport:
             change = self.arrays[-1]
             self.rate_of_change(masses, flux, change)
             _update(masses, change, length, before, share)
-
-
-def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
-    """W[c, i, j]: log rho changes along arrow i of cell c by sum_j W (log rho_j - log rho_c).
-
-    The gradient solves the least-squares problem over the neighbours j in the tangent plane.
-
-    Args:
-        volumes: the cells.
-        arrows: tangent vectors at the centres of own cells, cells x k x d.
-    """
-    centre = volumes.centre[: volumes.owned]
-    frame, weights = gradient_weights(centre, volumes.centre[volumes.neighbours])
-    return np.ascontiguousarray(np.einsum("cid,ctd->cit", arrows, frame) @ weights)
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.

@@ -60,7 +60,7 @@ class DiagnosisSettings:
             have none: of those with noise half part by more than 0.6 of it.
         still, moved: a token that came no further than the first while it should have come as far
             as the second does not move: rounding, and far more than rounding.
-        intervals: at most so many, a bound on the cost.
+        intervals: their largest number, a bound on the cost.
         promising: a code that leaves more than this part of the defect on one interval, roughly, is
             given up: of those that explain the tokens the rough flow leaves 2 % (`rough`).
         rough, rougher: the rough flow may be off by the first part of the defect of the equation,

@@ -20,6 +20,7 @@ from matplotlib.image import imread
 
 from meanfield_pde import InputError, read_result
 from meanfield_pde.case.text import same_case
+from meanfield_pde.experiments.run import RUN_FIGURES
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.results.claim import claim_folder
 from meanfield_pde.support.checked_hdf5 import add_checksums
@@ -224,7 +225,7 @@ def test_nothing_but_results_is_replaced(
 def test_a_run_that_goes_on_has_no_conclusion_yet(tmp_path: Path) -> None:
     for resume in (True, False):
         (tmp_path / "summary.json").touch()
-        claim_folder(tmp_path, CIRCLE, resume=resume)
+        claim_folder(tmp_path, CIRCLE, RUN_FIGURES, resume=resume)
         assert not (tmp_path / "summary.json").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,18 @@ def test_slopes_and_patches_count_in_own_integrals() -> None:
     shown = solution.measure(-1)
     centres = shown.masses @ shown.points[:, 0] ** 4
     assert 1e-7 < abs(solution.history["x4"][-1] - centres) < 1e-4
+
+
+def test_a_function_may_work_in_its_argument() -> None:
+    def square(points: np.ndarray) -> np.ndarray:
+        points *= points
+        return points[:, 0]
+
+    attention = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.3]), 5.0)
+    own = {"own_xx": square, "own_xy": SQUARES["own_xy"]}
+    mesh = circle_mesh(50)
+    solution = solve(attention, mesh, "1 + 0.5*x*y", until=1.0, adapt=1e-2, observables=own)
+    same_moments(solution.history)
 
 
 def test_an_own_integral_is_exact_for_densities_constant_in_cells() -> None:
@@ -102,6 +115,13 @@ def test_what_a_case_file_is_refused_for(
     code, message = main("run", write_case(CIRCLE + f"[observables]\n{line}\n"))
     assert code == 2
     assert says in message
+
+
+def test_a_case_has_formulas_only(write_case: Write) -> None:
+    """A file could not hold a function."""
+    case = read_case(write_case(CIRCLE))
+    with pytest.raises(InputError, match=r"observables\.f must be a formula in quotes, got"):
+        replace(case, observables={"f": nothing})
 
 
 OWN = '[observables]\nx4 = "x**4"\nfold = "cos(3*x)*y"\n[output]\nfields = "none"\n'

@@ -14,7 +14,7 @@ from meanfield_pde import Attention, InputError, SolverError, circle_mesh, solve
 from meanfield_pde.mesh.facet_means import facet_mean_operator
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh, sphere_surface
-from meanfield_pde.solver.transport import SCHEMES, Transport
+from meanfield_pde.solver.transport import SCHEMES, Scheme, Transport
 from meanfield_pde.solver.velocity import MeanField
 from tests.problems import MESHES
 
@@ -227,3 +227,28 @@ def test_a_flow_too_fast_for_any_step_is_refused() -> None:
     fast = Attention(np.eye(2), np.eye(2), 1e17 * np.diag([1.0, 0.3]), 5.0)
     with pytest.raises(SolverError, match="steps would have to be as short as"):
         solve(fast, circle_mesh(20), "1 + 0.5*x", until=1.0)
+
+
+def test_a_reconstruction_is_one_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of log rho on both sides of a facet: on equal cells of the circle second order."""
+
+    def centred(volumes: FiniteVolumes) -> np.ndarray:
+        d = volumes.dimension
+        return np.tile(np.eye(d) / 2, (volumes.owned, 1, 1))
+
+    scheme = Scheme(math.exp(-1), accurate=0.3, slopes=centred)
+    monkeypatch.setitem(SCHEMES, "centred", scheme)
+    attention = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.3]), 2.0)
+
+    def masses(name: str, cells: int) -> np.ndarray:
+        mesh = circle_mesh(cells)
+        solution = solve(attention, mesh, "1 + 0.4*x + 0.2*y", until=0.5, scheme=name)
+        return np.asarray(solution.masses[-1].reshape(50, -1).sum(axis=1))
+
+    fine = masses("muscl", 800)
+    errors = [np.abs(masses("centred", cells) - fine).sum() for cells in (50, 100)]
+    assert errors[1] < 0.35 * errors[0]
+    assert errors[1] < 0.2 * np.abs(masses("upwind", 100) - fine).sum()
+    wide = solve(attention, circle_mesh(50), until=0.1, scheme="centred", log_masses=True)
+    plain = solve(attention, circle_mesh(50), until=0.1, scheme="centred", log_masses=False)
+    np.testing.assert_allclose(wide.masses[-1], plain.masses[-1], rtol=1e-12)
