@@ -135,7 +135,7 @@ def test_the_next_term_is_that_of_a_creeping_cluster() -> None:
         def end(_: float, state: np.ndarray) -> float:
             return float(state[1] + math.log(beta))
 
-        end.terminal = True  # type: ignore[attr-defined]  # how scipy is told to stop there
+        end.terminal = True  # type: ignore[attr-defined]  # as scipy has it
         first = [1.0, -terms.contraction * begin]
         solution = solve_ivp(equations, (0, 1e6), first, events=end, rtol=1e-10, atol=1e-10)
         return begin + float(solution.t_events[0][0])
