@@ -26,8 +26,9 @@ class RejectionSettings:
 
     Attributes:
         candidates: of one round, 1.6 MB of points.
-        most_rounds, least_share: after R rounds a density is given up if less than this share
-            of the candidates was accepted: a million tokens of such a density take ten minutes.
+        most_rounds, least_share: after that many rounds a density is given up if less than this
+            share of the candidates was accepted: a million tokens of such a density take ten
+            minutes.
         headroom: how far a density may exceed its largest value at the probes before its tokens are
             drawn anew; as many more candidates are refused.
     """
