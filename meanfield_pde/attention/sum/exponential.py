@@ -36,7 +36,7 @@ def power_of_two(x):
     x = k + f with |f| <= 1/2. A polynomial of degree 10, which interpolates at Chebyshev nodes,
     gives 2^f, and k is added to its exponent: loops over this are compiled to vector code, 0.27 ns
     a number where math.exp takes 2.9 ns and 2.0**x 1.7 ns (5,120 numbers, AVX2). Sums of these are
-    73 to 85 % of a step (`python -m tests.benchmarks.step --quick`).
+    70 to 90 % of a step (`python -m tests.benchmarks.step --quick`).
     """
     x = max(x, -1020.0)
     k = np.floor(x + 0.5)
