@@ -37,8 +37,8 @@ _ROUGH_EVALUATIONS, _EVALUATIONS = 15, 8
 # A step of the second that leaves more than half of the defect (so a quarter of its square) is the
 # last one, and so is one that moves numbers by less than rounding does over many steps.
 _SLOWEST, _SHORTEST = 0.75, 1e-8
-# A number of steps that leaves more than this part of what the one before it left is the last one:
-# where the law holds, each gains a digit.
+# From the third on, a number of steps that leaves more than this part of what the best one before
+# it left is the last: where the law holds, each gains a digit, and the first two are far off.
 _LAW = 0.5
 # Where the velocity jumps the law holds to some percent only: numbers of steps that are then tried
 # around the best, up to a tenth off where there are a hundred.
@@ -287,7 +287,7 @@ class _Search:
             before = math.inf if best is None else best.left
             if best is None or found.left < before:
                 best = found
-            if best.left <= self.sure or found.left > _LAW * before:
+            if best.left <= self.sure or (len(tried) > 2 and found.left > _LAW * before):
                 break
             # With the trace of the method r_0 - r_h, how it goes on: r_0 + J dp - f (r_0 - r_h).
             flow = self._flow(found.values)

@@ -48,8 +48,8 @@ class DiagnosisSettings:
         largest_adaptive: beyond this mean defect no method with error control is at work: 50 times
             the largest tolerance that is tried.
         fits: a wrong code explains the tokens if it leaves at most this part of what honest steps
-            leave: were it a wrong one, chance would have to take off 95 %. (Those right leave 1e-4
-            of it and less in `tests.benchmarks.verification`.)
+            leave: planted faults in double precision leave 1e-8, codes that are none of them a
+            tenth and more.
         honest: steps have no fault where honest ones explain all but this part of the defect.
         differs: a fitted number is another than the case's if it differs by more than this part of
             the largest of its matrix, and by more than its interval: 0.1 %, less than which nobody
@@ -60,7 +60,7 @@ class DiagnosisSettings:
             have none: of those with noise half part by more than 0.6 of it.
         still, moved: a token that came no further than the first while it should have come as far
             as the second does not move: rounding, and far more than rounding.
-        intervals: at most so many, a bound on the cost.
+        intervals: the largest number of them, a bound on the cost.
         promising: a code that leaves more than this part of the defect on one interval, roughly, is
             given up: of those that explain the tokens the rough flow leaves 2 % (`rough`).
         rough, rougher: the rough flow may be off by the first part of the defect of the equation,
