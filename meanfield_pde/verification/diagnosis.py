@@ -93,9 +93,11 @@ def diagnose(
         noise: strength of the noise that should have moved them, too.
     """
     settings = settings or DiagnosisSettings()
-    if (cloud.times <= attention.end * (1 + 1e-9)).sum() < 2 or not keep_numbers(cloud, attention):
+    if (cloud.times <= attention.end * (1 + 1e-9)).sum() < 2:
         return None
     if noise and not _look_free_of_noise(cloud, noise, settings):
+        return None
+    if not keep_numbers(cloud, attention):
         return None
     try:
         found = Trajectories(cloud, attention, settings)
