@@ -27,7 +27,7 @@ from meanfield_pde.verification.codes import (
     Scheme,
     TooCostlyError,
 )
-from meanfield_pde.verification.fitting import Fit, Hypothesis, fit, refined
+from meanfield_pde.verification.fitting import Fit, Hypothesis, fit, with_fewer_numbers
 from meanfield_pde.verification.hypotheses import TABLE
 from meanfield_pde.verification.numbering import keep_numbers
 from meanfield_pde.verification.trajectories import DiagnosisSettings, Trajectories
@@ -93,9 +93,11 @@ def diagnose(
         noise: strength of the noise that should have moved them, too.
     """
     settings = settings or DiagnosisSettings()
-    if (cloud.times <= attention.end * (1 + 1e-9)).sum() < 2 or not keep_numbers(cloud, attention):
+    if (cloud.times <= attention.end * (1 + 1e-9)).sum() < 2:
         return None
     if noise and not _look_free_of_noise(cloud, noise, settings):
+        return None
+    if not keep_numbers(cloud, attention):
         return None
     try:
         found = Trajectories(cloud, attention, settings)
@@ -195,12 +197,7 @@ def _explanation(trajectories: Trajectories, hypothesis: Hypothesis, most: float
     if not differing.size:  # what is left to rounding in half precision, say, is no other number
         return None
     if len(differing) < len(best.values):
-        fewer = hypothesis.keeping(differing)
-        scheme, slopes = best.code.scheme, best.slopes[:, differing]
-        again = refined(trajectories, fewer, scheme, best.values[differing], slopes)
-        left = math.inf if again is None else trajectories.left(again.code, most)
-        if again is not None and left <= most:
-            best = replace(again, left=left)
+        best = with_fewer_numbers(trajectories, best, differing, most)
     if _is_vague(best, trajectories.settings):
         return None
     says = hypothesis.says

@@ -37,8 +37,8 @@ _ROUGH_EVALUATIONS, _EVALUATIONS = 15, 8
 # A step of the second that leaves more than half of the defect (so a quarter of its square) is the
 # last one, and so is one that moves numbers by less than rounding does over many steps.
 _SLOWEST, _SHORTEST = 0.75, 1e-8
-# A number of steps that leaves more than this part of what the one before it left is the last one:
-# where the law holds, each gains a digit.
+# From the third on, a number of steps that leaves more than this part of what the best one before
+# it left is the last: where the law holds, each gains a digit, and the first two are far off.
 _LAW = 0.5
 # Where the velocity jumps the law holds to some percent only: numbers of steps that are then tried
 # around the best, up to a tenth off where there are a hundred.
@@ -141,8 +141,8 @@ class _Start:
 
     values: np.ndarray
     slopes: np.ndarray
-    method: str
-    count: float
+    method: str = "exact"
+    count: float = 0.0
     left: float = math.inf
 
 
@@ -164,15 +164,9 @@ def fit(
         code = hypothesis.code(hypothesis.case).stepped(hypothesis.scheme)
         none = np.zeros(0)
         return Fit(hypothesis, code, trajectories.left(code, most), none, none, none, none)
-    flow = _residual_of(trajectories, hypothesis, Scheme())
-    known = hypothesis.code(hypothesis.case) is trajectories.right
-    if not hypothesis.labels and (known or trajectories.right.has_jumps):
-        starts = _default_starts(trajectories, hypothesis, methods)
-    else:
-        starts = _rough_starts(trajectories, hypothesis)
-    best: Fit | None = None
-    for start in starts:
-        found = _settled(trajectories, hypothesis, start, flow)
+    search, best = _Search(trajectories, hypothesis), None
+    for start in search.starts(methods):
+        found = search.settled(start)
         if found is None:
             continue
         bound = most if best is None else min(most, best.left)
@@ -180,203 +174,213 @@ def fit(
             found = replace(found, left=trajectories.left(found.code, bound))
         if best is None or found.left < best.left:
             best = found
-        if best.left <= trajectories.settings.sure * trajectories.limit:
+        if best.left <= search.sure:
             break
     return best
 
 
-def refined(
-    trajectories: Trajectories,
-    hypothesis: Hypothesis,
-    scheme: Scheme,
-    values: np.ndarray,
-    slopes: np.ndarray,
-) -> Fit | None:
-    """The numbers that leave the least in these steps, on the interval that is fitted.
+def with_fewer_numbers(trajectories: Trajectories, best: Fit, kept: np.ndarray, most: float) -> Fit:
+    """The fit with these numbers alone, if that leaves no more than `most`; else as it is."""
+    hypothesis, scheme = best.hypothesis.keeping(kept), best.code.scheme
+    search = _Search(trajectories, hypothesis)
+    found = search.refined(scheme, best.values[kept], best.slopes[:, kept])
+    left = math.inf if found is None else trajectories.left(found.code, most)
+    return best if found is None or left > most else replace(found, left=left)
 
-    None if they make no code, such as a negative beta.
 
-    Args:
-        trajectories: the tokens.
-        hypothesis: what their code may do.
-        scheme: the steps.
-        values: where to begin.
-        slopes: by what they change the defects there, about; brought up to date on the way.
+class _Search:
+    """A hypothesis on its way through the stages of a fit.
+
+    Attributes:
+        sure: what is left by a code that is taken without trying others.
     """
-    residual = _residual_of(trajectories, hypothesis, scheme)
-    here = residual(values)
-    if hypothesis.labels and trajectories.mean_of_residual(here) <= trajectories.promising:
-        say = _say(trajectories, here + slopes @ _linear_step(trajectories, slopes, here))
-        secant = _Secant(residual, slopes)
-        values = least_squares(
-            lambda p: say * residual(p),
-            values,
-            jac=lambda p: say[:, None] * secant(p),
-            x_scale=hypothesis.unit,
-            ftol=_SLOWEST,
-            xtol=_SHORTEST,
-            gtol=None,
-            max_nfev=_EVALUATIONS,
-        ).x
-        slopes = secant(values)
-    here = residual(values)
-    variance = float(here @ here) / max(here.size - len(values), 1)
-    covariance = np.linalg.pinv(slopes.T @ slopes, rcond=1e-14, hermitian=True) * variance
-    errors = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    try:
-        code = hypothesis.code(values).stepped(scheme)
-    except InputError:
-        return None
-    left = trajectories.mean_of_residual(here)
-    return Fit(hypothesis, code, left, values, errors, here, slopes)
 
+    def __init__(self, trajectories: Trajectories, hypothesis: Hypothesis) -> None:
+        self._hypothesis, self._trajectories = hypothesis, trajectories
+        self._settings, self._size = trajectories.settings, trajectories.mean_of_residual
+        self._flow = self._residual(Scheme())
+        self.sure = trajectories.settings.sure * trajectories.limit
 
-def _settled(
-    trajectories: Trajectories, hypothesis: Hypothesis, start: _Start, flow: Residual
-) -> Fit | None:
-    """The fit whose steps divide the intervals, near those of the start."""
-    settings, shortest = trajectories.settings, trajectories.shortest
-    if start.method == "exact":
-        return refined(trajectories, hypothesis, Scheme(), start.values, start.slopes)
-    order = STEPPERS[start.method][1]
-    values, slopes, estimate = start.values, start.slopes, start.count
-    best: Fit | None = None
-    tried = set[int]()
-    for _ in range(settings.counts):
-        if estimate > settings.most_count:
-            break
-        estimate = max(estimate, 1.0)
-        near = (round(estimate), math.floor(estimate), math.ceil(estimate))
-        counts = [n for n in near if n not in tried and abs(n - estimate) < 0.6]
-        if not counts:
-            break
-        tried.add(counts[0])
-        scheme = Scheme(start.method, shortest / counts[0])
-        found = refined(trajectories, hypothesis, scheme, values, slopes)
-        if found is None:
-            break
-        before = math.inf if best is None else best.left
-        if best is None or found.left < before:
-            best = found
-        if best.left <= settings.sure * trajectories.limit or found.left > _LAW * before:
-            break
-        exact = flow(found.values)
-        trace = exact - found.residual
-        columns = np.column_stack([found.slopes, -trace])
-        change = _linear_step(trajectories, columns, exact)
-        left = trajectories.mean_of_residual(exact + columns @ change)
-        if change[-1] <= 0 or left > _NO_TRACE * trajectories.mean_of_residual(exact):
-            # What fits no number is given up at once; numbers may have taken in the steps.
-            return best if hypothesis.labels or best.left <= trajectories.limit else None
-        values, slopes = found.values + change[:-1], found.slopes
-        estimate = counts[0] / change[-1] ** (1 / order)
-    if best is None or not best.code.has_jumps or best.left <= settings.single:
-        return best
-    middle = round(shortest / best.code.scheme.step)
-    for count in sorted(range(1, 2 * middle), key=lambda n: abs(n - middle))[:_NEIGHBOURS]:
-        if count not in tried:
-            scheme = Scheme(start.method, shortest / count)
-            found = refined(trajectories, hypothesis, scheme, best.values, best.slopes)
-            if found is not None and found.left <= settings.single:
-                return found
-    return best
+    def starts(self, methods: Sequence[str]) -> list[_Start]:
+        """The equation itself and methods, with numbers and steps to begin at."""
+        code, right = self._hypothesis.code(self._hypothesis.case), self._trajectories.right
+        if self._hypothesis.labels or not (code is right or right.has_jumps):
+            return self._rough_starts()
+        none = np.zeros((self._trajectories.tokens[0].size, 0))
+        counts = {name: 20.0 if STEPPERS[name][1] == 1 else 8.0 for name in methods}  # usual ones
+        if code.push != "tangent":
+            counts.pop("layers", None)
+        steps = [_Start(none[0], none, name, count) for name, count in counts.items()]
+        return [_Start(none[0], none), *steps]
 
+    def _rough_starts(self) -> list[_Start]:
+        """Those of methods worth a run, with numbers and steps from the rough flow.
 
-def _default_starts(
-    trajectories: Trajectories, hypothesis: Hypothesis, methods: Sequence[str]
-) -> list[_Start]:
-    """The equation itself, and all methods with steps of a usual number."""
-    none = np.zeros((trajectories.tokens[0].size, 0))
-    push = hypothesis.code(hypothesis.case).push
-    starts = [_Start(none[0], none, "exact", 0.0)]
-    for method in methods:
-        if method != "layers" or push == "tangent":
-            count = 20.0 if STEPPERS[method][1] == 1 else 8.0
-            starts.append(_Start(none[0], none, method, count))
-    return starts
+        The errors of steps that are projected out are those of the right code: either the
+        hypothesis is close to it, and so are its errors, or these are small against what it leaves.
+        """
+        trajectories, unit = self._trajectories, self._hypothesis.unit
+        known = self._residual(trajectories.rough)
+        slopes = _remembered(lambda values: _differences(known, values, unit))
+        basis = trajectories.errors_of_right
 
+        def without_steps(array: np.ndarray) -> np.ndarray:
+            return np.asarray(array - basis @ (basis.T @ array))
 
-def _rough_starts(trajectories: Trajectories, hypothesis: Hypothesis) -> list[_Start]:
-    """Numbers and steps from the rough flow, for the methods worth a run.
+        def left(values: np.ndarray) -> float:
+            return self._size(without_steps(known(values)))
 
-    The errors of steps that are projected out are those of the right code: either the hypothesis is
-    close to it, and so are its errors, or these are small against what it leaves.
-    """
-    known = _residual_of(trajectories, hypothesis, trajectories.rough)
-    slopes = _remembered(lambda values: _differences(known, values, hypothesis.unit))
-    basis = trajectories.errors_of_right
-
-    def without_steps(array: np.ndarray) -> np.ndarray:
-        return np.asarray(array - basis @ (basis.T @ array))
-
-    def left(values: np.ndarray) -> float:
-        return trajectories.mean_of_residual(without_steps(known(values)))
-
-    for values in sorted(hypothesis.guesses or (hypothesis.case,), key=left)[:_GUESSES]:
-        if hypothesis.labels:
-            values = least_squares(
-                lambda p: without_steps(known(p)),
-                values,
-                jac=lambda p: without_steps(slopes(p)),
-                x_scale=hypothesis.unit,
-                max_nfev=_ROUGH_EVALUATIONS,
-                xtol=1e-6,
-                ftol=1e-2,
-            ).x
-        if left(values) <= trajectories.promising:
-            break
-    else:
-        return []
-    here, slope = known(values), slopes(values)
-    try:
-        errors = trajectories.errors_of_steps(hypothesis.code(values))
-    except InputError:
-        return []
-    starts = []
-    for method, error in {"exact": None, **errors}.items():
-        columns = slope if error is None else np.column_stack([slope, -error])
-        if not np.isfinite(columns).all():
-            continue
-        change = _linear_step(trajectories, columns, here)
-        size = trajectories.mean_of_residual(here + columns @ change)
-        step = 0.0 if error is None else float(change[-1])
-        if size <= trajectories.promising and (error is None or step > 0):
-            count = trajectories.shortest / step if step > 0 else 0.0
-            moved = values + change[: len(values)]
-            starts.append(_Start(moved, slope, method, count, size))
-    most = trajectories.settings.rivals * min((one.left for one in starts), default=0.0)
-    starts.sort(key=lambda one: (one.method != "exact", one.left))  # the flow costs least
-    return [one for one in starts if one.left <= most]
-
-
-def _linear_step(trajectories: Trajectories, slopes: np.ndarray, here: np.ndarray) -> np.ndarray:
-    """What removes the defects to first order."""
-    if slopes.shape[1] == 0:
-        return np.zeros(0)
-    say = _say(trajectories, here)
-    return np.asarray(np.linalg.lstsq(say[:, None] * slopes, -say * here, rcond=1e-12)[0])
-
-
-def _say(trajectories: Trajectories, here: np.ndarray) -> np.ndarray:
-    """Weights of defects in a fit: a token far off the others has no more say than they have."""
-    count = len(trajectories.weights)
-    sizes = np.linalg.norm(here.reshape(count, -1), axis=1)
-    sizes /= np.sqrt(np.maximum(trajectories.weights, 1e-300))
-    common = _FAR_OFF * max(float(np.median(sizes)), 0.1 * float(sizes.mean()), 1e-300)
-    return np.repeat(np.minimum(1.0, common / np.maximum(sizes, common)), here.size // count)
-
-
-def _residual_of(trajectories: Trajectories, hypothesis: Hypothesis, scheme: Scheme) -> Residual:
-    """The defects of a hypothesis as a function of its numbers."""
-
-    def residual(values: np.ndarray) -> np.ndarray:
+        guesses = self._hypothesis.guesses or (self._hypothesis.case,)
+        for values in sorted(guesses, key=left)[:_GUESSES]:
+            if self._hypothesis.labels:
+                values = least_squares(
+                    lambda p: without_steps(known(p)),
+                    values,
+                    jac=lambda p: without_steps(slopes(p)),
+                    x_scale=unit,
+                    max_nfev=_ROUGH_EVALUATIONS,
+                    xtol=1e-6,
+                    ftol=1e-2,
+                ).x
+            if left(values) <= trajectories.promising:
+                break
+        else:
+            return []
+        here, slope = known(values), slopes(values)
         try:
-            code = hypothesis.code(values)
-        except InputError:  # a negative beta, say
-            return trajectories.impossible
-        return trajectories.residual(code.stepped(scheme))
+            errors = trajectories.errors_of_steps(self._hypothesis.code(values))
+        except InputError:
+            return []
+        starts = []
+        for method, error in {"exact": None, **errors}.items():
+            columns = slope if error is None else np.column_stack([slope, -error])
+            if not np.isfinite(columns).all():
+                continue
+            change = self._linear_step(columns, here)
+            size = self._size(here + columns @ change)
+            step = 0.0 if error is None else float(change[-1])
+            if size <= trajectories.promising and (error is None or step > 0):
+                count = trajectories.shortest / step if step > 0 else 0.0
+                moved = values + change[: len(values)]
+                starts.append(_Start(moved, slope, method, count, size))
+        most = self._settings.rivals * min((one.left for one in starts), default=0.0)
+        starts.sort(key=lambda one: (one.method != "exact", one.left))  # the flow costs least
+        return [one for one in starts if one.left <= most]
 
-    return _remembered(residual)
+    def settled(self, start: _Start) -> Fit | None:
+        """The fit whose steps divide the intervals, near those of the start."""
+        if start.method == "exact":
+            return self.refined(Scheme(), start.values, start.slopes)
+        values, slopes, estimate = start.values, start.slopes, start.count
+        best: Fit | None = None
+        tried = set[int]()
+        while estimate <= self._settings.most_count and len(tried) < self._settings.counts:
+            estimate = max(estimate, 1.0)
+            near = (round(estimate), math.floor(estimate), math.ceil(estimate))
+            counts = [n for n in near if n not in tried and abs(n - estimate) < 0.6]
+            if not counts:
+                break
+            found = self.refined(self._steps(start, counts[0]), values, slopes)
+            if found is None:
+                break
+            tried.add(counts[0])
+            before = math.inf if best is None else best.left
+            if best is None or found.left < before:
+                best = found
+            if best.left <= self.sure or (len(tried) > 2 and found.left > _LAW * before):
+                break
+            # With the trace of the method r_0 - r_h, how it goes on: r_0 + J dp - f (r_0 - r_h).
+            flow = self._flow(found.values)
+            columns = np.column_stack([found.slopes, found.residual - flow])
+            change = self._linear_step(columns, flow)
+            left = self._size(flow + columns @ change)
+            if change[-1] <= 0 or left > _NO_TRACE * self._size(flow):
+                # What fits no number is given up; numbers may have taken in the steps.
+                known = self._hypothesis.labels or best.left <= self._trajectories.limit
+                return best if known else None
+            values, slopes = found.values + change[:-1], found.slopes
+            estimate = counts[0] / change[-1] ** (1 / STEPPERS[start.method][1])
+        if best is None or not best.code.has_jumps:
+            return best
+        return self._among_neighbours(start, best, tried)
+
+    def _among_neighbours(self, start: _Start, best: Fit, tried: set[int]) -> Fit:
+        """The fit with one of the numbers of steps around the best, if one leaves but rounding."""
+        if best.left <= self._settings.single:
+            return best
+        middle = round(self._trajectories.shortest / best.code.scheme.step)
+        near = sorted(range(1, 2 * middle), key=lambda n: abs(n - middle))[:_NEIGHBOURS]
+        for count in [n for n in near if n not in tried]:
+            found = self.refined(self._steps(start, count), best.values, best.slopes)
+            if found is not None and found.left <= self._settings.single:
+                return found
+        return best
+
+    def refined(self, scheme: Scheme, values: np.ndarray, slopes: np.ndarray) -> Fit | None:
+        """The numbers that leave the least in these steps, on the interval that is fitted.
+
+        None if they make no code, such as a negative beta.
+
+        Args:
+            scheme: the steps.
+            values: where to begin.
+            slopes: by what they change the defects there, about; brought up to date on the way.
+        """
+        residual = self._residual(scheme)
+        here = residual(values)
+        if self._hypothesis.labels and self._size(here) <= self._trajectories.promising:
+            say = self._say(here + slopes @ self._linear_step(slopes, here))
+            secant = _Secant(residual, slopes)
+            values = least_squares(
+                lambda p: say * residual(p),
+                values,
+                jac=lambda p: say[:, None] * secant(p),
+                x_scale=self._hypothesis.unit,
+                ftol=_SLOWEST,
+                xtol=_SHORTEST,
+                gtol=None,
+                max_nfev=_EVALUATIONS,
+            ).x
+            here, slopes = residual(values), secant(values)
+        try:
+            code = self._hypothesis.code(values).stepped(scheme)
+        except InputError:
+            return None
+        variance = float(here @ here) / max(here.size - len(values), 1)
+        covariance = np.linalg.pinv(slopes.T @ slopes, rcond=1e-14, hermitian=True) * variance
+        errors = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+        return Fit(self._hypothesis, code, self._size(here), values, errors, here, slopes)
+
+    def _steps(self, start: _Start, count: int) -> Scheme:
+        return Scheme(start.method, self._trajectories.shortest / count)
+
+    def _residual(self, scheme: Scheme) -> Residual:
+        """The defects in these steps as a function of the numbers."""
+
+        def residual(values: np.ndarray) -> np.ndarray:
+            try:
+                code = self._hypothesis.code(values)
+            except InputError:  # a negative beta, say
+                return self._trajectories.impossible
+            return self._trajectories.residual(code.stepped(scheme))
+
+        return _remembered(residual)
+
+    def _linear_step(self, slopes: np.ndarray, here: np.ndarray) -> np.ndarray:
+        """What removes the defects to first order."""
+        if slopes.shape[1] == 0:
+            return np.zeros(0)
+        say = self._say(here)
+        return np.asarray(np.linalg.lstsq(say[:, None] * slopes, -say * here, rcond=1e-12)[0])
+
+    def _say(self, here: np.ndarray) -> np.ndarray:
+        """Weights of defects: a token far off the others has no more say than they have."""
+        weights = self._trajectories.weights
+        sizes = np.linalg.norm(here.reshape(len(weights), -1), axis=1)
+        sizes /= np.sqrt(np.maximum(weights, 1e-300))
+        common = _FAR_OFF * max(float(np.median(sizes)), 0.1 * float(sizes.mean()), 1e-300)
+        say = np.minimum(1.0, common / np.maximum(sizes, common))
+        return np.repeat(say, here.size // len(weights))
 
 
 def _remembered(function: Residual) -> Residual:

@@ -48,8 +48,8 @@ class DiagnosisSettings:
         largest_adaptive: beyond this mean defect no method with error control is at work: 50 times
             the largest tolerance that is tried.
         fits: a wrong code explains the tokens if it leaves at most this part of what honest steps
-            leave: were it a wrong one, chance would have to take off 95 %. (Those right leave 1e-4
-            of it and less in `tests.benchmarks.verification`.)
+            leave: planted faults in double precision leave 1e-8, codes that are none of them a
+            tenth and more.
         honest: steps have no fault where honest ones explain all but this part of the defect.
         differs: a fitted number is another than the case's if it differs by more than this part of
             the largest of its matrix, and by more than its interval: 0.1 %, less than which nobody
