@@ -1,6 +1,7 @@
 """What signals do while the command is being imported; loaded before all else, and with little.
 
-Ctrl-C ends the command at once, with one line. Signals that ask a run to stop are held back by the
+Ctrl-C ends the command at once, with one line, and so it does in imports that come later: of a
+KeyboardInterrupt, extension modules that are being loaded make a crash. Signals that ask a run to stop are held back by the
 kernel (`SIG_BLOCK`) until everything is imported, since MPI and PETSc put handlers of their own in
 the place of those that are there; then they are noted, and `support.signals` says what becomes of
 them. Threads that libraries start meanwhile inherit the mask, so that the main thread gets them.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import FrameType
 
 COMMAND = "meanfield-pde"
 MODULE = "meanfield_pde.cli.main"  # the same as `python -m`
@@ -39,6 +41,27 @@ def _is_stoppable() -> bool:
     return is_command() and named[:1] != [] and named[0] in STOPPABLE
 
 
+def _end(number: int, frame: object) -> None:
+    """End the process at once, with one line of the first rank."""
+    if next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0") == "0":
+        os.write(2, f"{COMMAND}: interrupted\n".encode())
+    os._exit(130)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, or end the process if it is importing something."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib."):
+            _end(number, frame)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def let_interrupt() -> None:
+    """Once the command has begun: Ctrl-C has it clean up behind itself."""
+    signal.signal(signal.SIGINT, _interrupt if is_command() else signal.default_int_handler)
+
+
 def let_go() -> None:
     """Once the command is done: Ctrl-C ends what is left of the process without a traceback."""
     if is_command():
@@ -51,13 +74,7 @@ def hold_signals() -> None:
         return
     if _is_stoppable():
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-
-    def end(number: int, frame: object) -> None:
-        if next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0") == "0":
-            os.write(2, f"{COMMAND}: interrupted\n".encode())
-        os._exit(130)
-
-    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGINT, _end)
 
 
 def note_signals() -> None:

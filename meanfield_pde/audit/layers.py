@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meanfield_pde.audit import TOLERANCE
 from meanfield_pde.audit.clouds import change, concentration, spread
 from meanfield_pde.audit.heads import HeadAudit
 from meanfield_pde.audit.measured import MeasuredTokens, unexplained_steps
@@ -32,8 +33,6 @@ from meanfield_pde.audit.permutations import LEVEL, symmetric, two_sample
 from meanfield_pde.audit.weights import Encoder
 from meanfield_pde.errors import InputError
 
-# A cloud that moves by less than this, in radians, has stopped.
-TOLERANCE = 0.01
 # Share of a step that the heads may leave unexplained: discretisation leaves a few percent.
 UNEXPLAINED = 0.1
 # Larger clouds are thinned: transport and shuffles take the square of this.

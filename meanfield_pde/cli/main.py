@@ -12,7 +12,6 @@ import contextlib
 import io
 import logging
 import os
-import signal
 import sys
 import time
 import traceback
@@ -25,7 +24,7 @@ from typing import Any
 from mpi4py import MPI
 from petsc4py import PETSc
 
-from meanfield_pde._signals import let_go, note_signals
+from meanfield_pde._signals import let_go, let_interrupt, note_signals
 from meanfield_pde.cli.options import add_commands
 from meanfield_pde.cli.petsc_options import petsc_options
 from meanfield_pde.errors import InputError, MeanfieldError
@@ -107,7 +106,7 @@ def _run(given: list[str]) -> int:
     comm = MPI.COMM_WORLD
     debug = "--debug" in given
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # see `_signals`
+        let_interrupt()
         _speak_any_encoding()
         if not debug:  # what is not finite is found and named where it matters
             warnings.simplefilter("ignore", RuntimeWarning)

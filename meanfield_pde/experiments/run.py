@@ -16,9 +16,6 @@ from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.experiments.findings import findings
 from meanfield_pde.experiments.summary import summarise
-from meanfield_pde.figures.density import draw_density
-from meanfield_pde.figures.distances import draw_distances
-from meanfield_pde.figures.history import draw_history
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checkpoint import restore_checkpoint
@@ -230,6 +227,10 @@ def draw_run(
     times: Sequence[float] = (),
 ) -> list[Path]:
     """Draw all figures of a run, and return their paths."""
+    from meanfield_pde.figures.density import draw_density  # matplotlib: see `_lazy`
+    from meanfield_pde.figures.distances import draw_distances
+    from meanfield_pde.figures.history import draw_history
+
     drawn = (
         draw_density(directory, history, projection, form, times),
         draw_distances(directory, history, projection, phases, form),

@@ -35,7 +35,6 @@ from meanfield_pde.experiments.transition_states import (
     kind_of_transition,
     ways,
 )
-from meanfield_pde.figures.transition import draw_transition
 from meanfield_pde.results.tables import Row, write_summary, write_table
 from meanfield_pde.solver.stationary import Growth, Stationary
 from meanfield_pde.support.checks import real
@@ -125,6 +124,8 @@ def _conclude(
     summary: dict[str, Any],
 ) -> None:
     """Tables, summary and figure."""
+    from meanfield_pde.figures.transition import draw_transition  # matplotlib: see `_lazy`
+
     for name, table in ((TABLE, rows), (BRANCH, branch)):
         if table:
             write_table(directory / name, table)

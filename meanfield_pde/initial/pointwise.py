@@ -6,13 +6,16 @@ import itertools
 import math
 from abc import abstractmethod
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import Content, InitialDensity
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import normalised
+
+if TYPE_CHECKING:
+    from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 PROBES = {2: 4096, 3: 20480}
 # Candidates of one round of rejection, and the rounds after which a density is given up, if less

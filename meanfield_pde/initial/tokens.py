@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.support.checks import input_path, numbers
 from meanfield_pde.tokens.cloud import read_tokens, to_sphere
 from meanfield_pde.wasserstein.measure import Measure
+
+if TYPE_CHECKING:
+    from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 _CHUNK = 4096  # tokens deposited at once
 
@@ -111,6 +112,8 @@ class Tokens(InitialDensity):
 
 def _best_cells(points: np.ndarray, volumes: FiniteVolumes) -> tuple[np.ndarray, np.ndarray]:
     """For each point the own cell that fits best: smallest coordinate (-inf if none), number."""
+    from scipy.spatial import cKDTree
+
     inside = np.full(len(points), -np.inf)
     number = np.full(len(points), volumes.global_cells)
     cells, centres = volumes.cell_points[: volumes.owned], volumes.centre[: volumes.owned]

@@ -6,6 +6,7 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 
+STEEPEST = 1.0  # bound on |g_f|, the change of log rho from a centre to a facet
 _DEPENDENT = 1e-24  # of the square of the second column, what is left of it
 
 

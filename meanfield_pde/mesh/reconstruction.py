@@ -15,9 +15,8 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from meanfield_pde.mesh.gradients import STEEPEST
 from meanfield_pde.support.kernels import kernel, part
-
-STEEPEST = 1.0  # bound on |g_f|
 
 # A double x in [2^-1022, inf) is 2^k m with m in [sqrt(1/2), sqrt(2)); _SPLIT has the bits of
 # sqrt(1/2), _ONE those of 1, _MAGIC those of 2^52, the sum of which with an integer is exact.

@@ -15,8 +15,6 @@ and exp(-1) for muscl, because then no cell gives away more than it holds.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,29 +23,10 @@ from dolfinx import la
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import gradient_weights
-from meanfield_pde.mesh.reconstruction import STEEPEST, face_factors, facet_numbers, logarithms
+from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers, logarithms
+from meanfield_pde.solver.schemes import Scheme
 from meanfield_pde.support.kernels import kernel
 from meanfield_pde.support.timings import timed
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """A choice of rho_f, with its limits on dt x outflow rate of a forward Euler step.
-
-    Attributes:
-        positive: beyond this, a mass could become negative.
-        accurate: the value at which steps are taken, with room for the velocity to change.
-    """
-
-    name: str
-    positive: float
-    accurate: float
-
-
-SCHEMES = {
-    "muscl": Scheme("muscl", positive=math.exp(-STEEPEST), accurate=0.3),
-    "upwind": Scheme("upwind", positive=1.0, accurate=0.9),
-}
 
 
 class Transport:

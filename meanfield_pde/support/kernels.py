@@ -11,6 +11,10 @@ from typing import Any
 
 import numba
 
+from meanfield_pde import _platform
+
+_platform.settle_cache()  # before a kernel looks for its place in it
+
 # The same for all, since what numba's own functions are compiled to is shared between equals: no
 # wrapper for C, Python's lock let go, and divisions without a check that keeps loops from vectors.
 _ALL = {"no_cfunc_wrapper": True, "nogil": True, "error_model": "numpy"}

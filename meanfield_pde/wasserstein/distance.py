@@ -33,6 +33,7 @@ from meanfield_pde.wasserstein.certificate import (
     plan_value,
     upper_bound,
 )
+from meanfield_pde.wasserstein.choices import METHODS
 from meanfield_pde.wasserstein.circle import solve_on_circle
 from meanfield_pde.wasserstein.costs import make_cost
 from meanfield_pde.wasserstein.densities import density_interval
@@ -47,7 +48,6 @@ _SOLVERS: dict[str, tuple[str, Solver]] = {
     "lp": ("linear program", network_simplex.solve_on_arcs),
     "scipy": ("linear program (scipy)", linear_program.solve_on_arcs),
 }
-METHODS = tuple(_SOLVERS)
 # Gap that rounding may leave a closed form, relative to the largest cost.
 CLOSED_FORM_ERROR = 1e-12
 # Below this many discretisation bars W2 says more about the cells than about the measures.
