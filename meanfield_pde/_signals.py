@@ -1,10 +1,11 @@
 """What signals do while the command is being imported; loaded before all else, and with little.
 
 Ctrl-C ends the command at once, with one line, and so it does in imports that come later: of a
-KeyboardInterrupt, extension modules that are being loaded make a crash. Signals that ask a run to stop are held back by the
-kernel (`SIG_BLOCK`) until everything is imported, since MPI and PETSc put handlers of their own in
-the place of those that are there; then they are noted, and `support.signals` says what becomes of
-them. Threads that libraries start meanwhile inherit the mask, so that the main thread gets them.
+KeyboardInterrupt, extension modules that are being loaded make a crash. Signals that ask a run to
+stop are held back by the kernel (`SIG_BLOCK`) until MPI and PETSc are imported, which put handlers
+of their own in the place of those that are there; then they are noted, and `support.signals` says
+what becomes of them. Threads that libraries start meanwhile inherit the mask, so that the main
+thread gets them.
 """
 
 from __future__ import annotations
