@@ -3,7 +3,8 @@
 Two rules for compiled libraries, each learnt from a crash. The PyPI wheel `dolfinx-solver-real`
 carries its own PETSc and has to prepare the loader before DOLFINx or petsc4py is imported. And h5py
 has to come before `dolfinx.fem.petsc`: in the other order it finds the wheel's older HDF5 already
-loaded and fails with 'Not a datatype'.
+loaded and fails with 'Not a datatype'. So `load` imports what must come first, and DOLFINx itself
+is left to the first that needs it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
 
 # What to do where mpi4py, petsc4py or DOLFINx is missing.
 INSTALL_HINT = (
@@ -39,8 +43,33 @@ def settle_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
 
 
+class _WithoutArguments(SourceFileLoader):
+    """Loads DOLFINx, which looks for options of its logger, and fails where these are not UTF-8."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        given, sys.argv = sys.argv, ["meanfield-pde"]
+        try:
+            super().exec_module(module)
+        finally:
+            sys.argv = given
+
+
+class _FinderOfDolfinx(MetaPathFinder):
+    """Finds DOLFINx, whoever imports it first."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "dolfinx":
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _WithoutArguments(spec.loader.name, spec.loader.path)
+        return spec
+
+
 def load(petsc_options: Sequence[str] = ()) -> None:
-    """Load h5py, PETSc and DOLFINx in the order that works.
+    """Load h5py and PETSc in the order that works, with which DOLFINx can be imported any time.
 
     Args:
         petsc_options: options for PETSc's own command line, such as `["-log_view"]`. They take
@@ -56,9 +85,4 @@ def load(petsc_options: Sequence[str] = ()) -> None:
     # PETSc's handlers would end a run that is asked to stop, with a page of advice.
     with options_read():
         petsc4py.init(["meanfield-pde", "-no_signal_handler", *petsc_options])
-    given = sys.argv
-    sys.argv = ["meanfield-pde"]  # DOLFINx reads its logger's options, and fails where not UTF-8
-    try:
-        importlib.import_module("dolfinx.fem.petsc")
-    finally:
-        sys.argv = given
+    sys.meta_path.insert(0, _FinderOfDolfinx())

@@ -1,10 +1,12 @@
 """What signals do to the command; loaded before all else, and with little.
 
-Ctrl-C ends the command at once, with one line. Signals that ask it to stop are held back by the
-kernel (`SIG_BLOCK`) until everything is imported, since MPI, PETSc and UCX put handlers of their
-own in the place of those that are there (SIGHUP asks UCX for its debug mode). Then commands that
-can go on later note them, and `support.signals` says what becomes of them; others end with one
-line. Threads that libraries start meanwhile inherit the mask, so that the main thread gets them.
+Ctrl-C ends the command at once, with one line, and so it does in imports that come later: of a
+KeyboardInterrupt, extension modules that are being loaded make a crash. Signals that ask it to stop
+are held back by the kernel (`SIG_BLOCK`) until MPI and PETSc are imported, since these and UCX put
+handlers of their own in the place of those that are there (SIGHUP asks UCX for its debug mode).
+Then commands that can go on later note them, and `support.signals` says what becomes of them;
+others end with one line. Threads that libraries start meanwhile inherit the mask, so that the main
+thread gets them.
 
 A signal that the parent has the command ignore, as `nohup` does with SIGHUP, stays ignored.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import FrameType
 
 COMMAND = "meanfield-pde"
 MODULE = "meanfield_pde.cli.main"  # the same as `python -m`
@@ -43,10 +46,11 @@ def note(number: int, frame: object) -> None:
     NOTED.append(signal.Signals(number).name)
 
 
-def interrupt(number: int, frame: object) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise Interrupted, once: a second signal would come while the first is being reported."""
     for other in STOPPING:
         signal.signal(other, signal.SIG_IGN)
+    _end_imports(number, frame)
     raise Interrupted(number)
 
 
@@ -66,6 +70,34 @@ def command_named() -> str:
     return next((one for one in sys.argv[1:] if not one.startswith("-")), "")
 
 
+def _end(number: int, frame: object) -> None:
+    """End the process at once, with one line of the first rank."""
+    if next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0") == "0":
+        ended = f"{command_named()} ended by {signal.Signals(number).name}"
+        said = "interrupted" if number == signal.SIGINT else ended
+        os.write(2, f"{COMMAND}: {said}\n".encode())
+    os._exit(128 + number)
+
+
+def _end_imports(number: int, frame: FrameType | None) -> None:
+    """End the process if it is importing something."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib."):
+            _end(number, frame)
+        frame = frame.f_back
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, or end the process if it is importing something."""
+    _end_imports(number, frame)
+    raise KeyboardInterrupt
+
+
+def let_interrupt() -> None:
+    """Once the command has begun: Ctrl-C has it clean up behind itself."""
+    signal.signal(signal.SIGINT, _interrupt if is_command() else signal.default_int_handler)
+
+
 def let_go() -> None:
     """Once the command is done: Ctrl-C ends what is left of the process without a traceback."""
     if is_command():
@@ -79,13 +111,7 @@ def hold_signals() -> None:
     if not is_command():
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-
-    def end(number: int, frame: object) -> None:
-        if next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0") == "0":
-            os.write(2, f"{COMMAND}: interrupted\n".encode())
-        os._exit(130)
-
-    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGINT, _end)
 
 
 def heed_signals() -> None:

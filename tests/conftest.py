@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from meanfield_pde.cli import main as cli
+
+if TYPE_CHECKING:  # ranks of tests with several import this file, too
+    from matplotlib.figure import Figure
 
 # `mpiexec` and `meanfield-pde` are those of the environment that runs the tests.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 # Workers that test side by side share the cores with each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("MEANFIELD_PDE_THREADS", "1")
+# Nor are there cores for all ranks, and MPICH has those that wait poll 1000 times before they let
+# another run: two ranks that give the fluxes of one took 23 s of a core at load 5, and take 8.5 s.
+os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Write = Callable[..., Path]
@@ -33,15 +39,36 @@ def environment() -> dict[str, str]:
     return os.environ | {"MEANFIELD_PDE_THREADS": "1"}
 
 
+# The command, with runs that leave out their figures, which take longer than most of these runs.
+UNDRAWN = """
+import sys
+sys.argv[0] = "meanfield-pde"
+from meanfield_pde.experiments import run
+run.draw_run = lambda *arguments: []
+from meanfield_pde.cli.main import main
+main()
+"""
+
+
+def draws(request: pytest.FixtureRequest) -> bool:
+    """Whether runs that a test starts have to draw their figures."""
+    return request.node.get_closest_marker("draws") is not None
+
+
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
+def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
     """Run `meanfield-pde`, or a Python script, as a user would; on several ranks if asked for."""
 
     def run(
         *arguments: object, ranks: int = 1, cwd: Path = tmp_path, script: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
-        line += ["meanfield-pde"] if script is None else [sys.executable, str(script)]
+        if script is not None:
+            line += [sys.executable, str(script)]
+        elif arguments[0] == "run" and not draws(request):
+            line += [sys.executable, "-c", UNDRAWN]
+        else:
+            line += ["meanfield-pde"]
         return subprocess.run(
             [*line, *map(str, arguments)],
             cwd=cwd,
@@ -72,7 +99,17 @@ def write_case(tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have runs in this process leave out their figures, except in tests marked `draws`."""
+    importlib.import_module("meanfield_pde.experiments.redraw")  # with what `plot` draws by
+    from meanfield_pde.experiments import run
+
+    if not draws(request):
+        monkeypatch.setattr(run, "draw_run", lambda *arguments: [])
+
+
+@pytest.fixture
+def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, undrawn: None) -> Main:
     """Run a command in this process; its exit code, and what it wrote to standard error."""
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
 
@@ -87,7 +124,9 @@ def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def json_of(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> JsonOf:
+def json_of(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, undrawn: None
+) -> JsonOf:
     """Run a command with `--json` in this process; the object that it prints."""
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
 
@@ -104,6 +143,8 @@ def json_of(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures written in this process, in their order, as matplotlib's own objects."""
+    from matplotlib.figure import Figure
+
     figures: list[Figure] = []
     write = Figure.savefig
 

@@ -32,8 +32,9 @@ from meanfield_pde.solver.integrator import (
     integrator_for,
 )
 from meanfield_pde.solver.masses import Masses
+from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.step_control import StepSettings
-from meanfield_pde.solver.transport import SCHEMES, Transport
+from meanfield_pde.solver.transport import Transport
 from meanfield_pde.tokens.cloud import read_tokens
 from tests.conftest import Main, Write
 

@@ -63,8 +63,7 @@ from meanfield_pde.attention.heads import (
     speed_bound,
 )
 from meanfield_pde.mesh import geometry
-from meanfield_pde.mesh.gradients import gradient_weights
-from meanfield_pde.mesh.reconstruction import STEEPEST
+from meanfield_pde.mesh.gradients import STEEPEST, gradient_weights
 
 # A cell without mass counts as this far below the smallest log density: steep, 22 decades, but not
 # infinitely.

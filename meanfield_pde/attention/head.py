@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meanfield_pde.attention.sum import softmax
 from meanfield_pde.attention.term import Sources, TermBeside, VelocityTerm
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import is_number, magnitudes, numbers, numbers_as_given, shown
@@ -208,6 +207,8 @@ class Attention(VelocityTerm):
 
     def _mean(self, x: np.ndarray, sources: Sources, tolerance: float) -> np.ndarray:
         """M(x) at finite beta."""
+        from meanfield_pde.attention.sum import softmax  # kernels: see `_lazy`
+
         logs = sources.log_masses
         mean, log_z = softmax(self.scores(x), sources.points, logs, tolerance=tolerance)
         if self.normalise:

@@ -5,3 +5,6 @@ the tokens of each layer as they were measured. Out go, for each head, the subsp
 concentrates tokens, how fast, for how long and what ends it; for each layer, whether its tokens
 deviate; and a head cut down to two or three directions, as a case whose density can be run.
 """
+
+# A cloud that moves by less than this, in radians, has stopped: half a degree (chosen, not tuned).
+TOLERANCE = 0.01

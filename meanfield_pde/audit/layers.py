@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from meanfield_pde.audit import TOLERANCE
 from meanfield_pde.audit.heads import HeadAudit
 from meanfield_pde.audit.measured import MeasuredTokens, unexplained_steps
 from meanfield_pde.audit.permutations import LEVEL, symmetric, two_sample
@@ -34,8 +35,6 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.wasserstein import wasserstein
 from meanfield_pde.wasserstein.measure import Measure
 
-# A cloud that moves by less than this, in radians, has stopped: half a degree (chosen, not tuned).
-TOLERANCE = 0.01
 # Share of a step that the heads may leave unexplained: discretisation leaves a few percent.
 UNEXPLAINED = 0.1
 # Larger clouds are thinned: transport and shuffles take the square of this.

@@ -5,26 +5,23 @@ from __future__ import annotations
 import argparse
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde.audit import report
-from meanfield_pde.audit.encoders import read_encoder
-from meanfield_pde.audit.export import restrict, write_case
-from meanfield_pde.audit.heads import HeadAudit, audit_heads
-from meanfield_pde.audit.layers import TOLERANCE, audit_layers
-from meanfield_pde.audit.measured import read_layers
-from meanfield_pde.audit.weights import Encoder
+from meanfield_pde.audit import TOLERANCE
 from meanfield_pde.cli.arguments import Command, folder, number, path
 from meanfield_pde.errors import InputError
-from meanfield_pde.figures.audit import draw_audit
-from meanfield_pde.results.tables import write_table
 from meanfield_pde.support.files import make_folder, replace_file, replace_text
 from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
+
+if TYPE_CHECKING:
+    from meanfield_pde.audit.heads import HeadAudit
+    from meanfield_pde.audit.weights import Encoder
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -89,6 +86,15 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _audit(options: argparse.Namespace) -> str:
+    from meanfield_pde.audit import report  # see `_lazy`
+    from meanfield_pde.audit.encoders import read_encoder
+    from meanfield_pde.audit.export import restrict, write_case
+    from meanfield_pde.audit.heads import audit_heads
+    from meanfield_pde.audit.layers import audit_layers
+    from meanfield_pde.audit.measured import read_layers
+    from meanfield_pde.figures.audit import draw_audit
+    from meanfield_pde.results.tables import write_table
+
     encoder = read_encoder(options.weights)
     if options.export_case is not None:
         _check_head(encoder, options.export_case)

@@ -1,4 +1,7 @@
-"""What each command does, in a few lines of the Python API."""
+"""What each command does, in a few lines of the Python API.
+
+Each imports what it works with itself, so that no command waits for the others': see `_lazy`.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,9 @@ from mpi4py import MPI
 
 import numpy as np
 
-from meanfield_pde.attention.heads import is_one_head
-from meanfield_pde.case.file import read_case
 from meanfield_pde.case.starter import write_starter
 from meanfield_pde.cli.arguments import check_output, figures_elsewhere
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments.run import run_case
-from meanfield_pde.figures.tokens import draw_comparison
-from meanfield_pde.initial.sampling import sample_tokens
-from meanfield_pde.mesh.files import write_surface
-from meanfield_pde.mesh.surface import circle_surface, sphere_surface
-from meanfield_pde.results.folder import read_result
-from meanfield_pde.results.measures import read_measure
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.support.checks import check_no_device
 from meanfield_pde.support.files import check_writable, replace_text
@@ -30,14 +24,6 @@ from meanfield_pde.support.memory import check_fits
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import signals_noted
 from meanfield_pde.support.threads import available_cores, set_threads
-from meanfield_pde.support.versions import versions
-from meanfield_pde.theory.fixed_points import FixedPoints, fixed_points
-from meanfield_pde.theory.projection_limit import ProjectionLimit
-from meanfield_pde.tokens.cloud import read_tokens, write_tokens
-from meanfield_pde.tokens.code import simulate_tokens
-from meanfield_pde.verification import report as token_report
-from meanfield_pde.verification.comparison import compare_tokens
-from meanfield_pde.wasserstein import wasserstein
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -49,12 +35,16 @@ BAND = "tokens-band.npz"
 
 def run(options: argparse.Namespace) -> None:
     """Solve a case and write its result folder."""
+    from meanfield_pde.case.file import read_case
+
     comm = MPI.COMM_WORLD
     case = on_root(
         comm, lambda: read_case(options.case, until=options.until, output=options.output)
     )
     if options.resume and options.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one")
+    from meanfield_pde.experiments.run import run_case  # now that nothing is wrong with the case
+
     with signals_noted():
         solution = run_case(
             case,
@@ -82,6 +72,10 @@ def demo(options: argparse.Namespace) -> None:
 
 def limit(options: argparse.Namespace) -> None:
     """Print spectrum, projection, rates and predicted times of a case."""
+    from meanfield_pde.attention.heads import is_one_head
+    from meanfield_pde.case.file import read_case
+    from meanfield_pde.theory.fixed_points import FixedPoints, fixed_points
+    from meanfield_pde.theory.projection_limit import ProjectionLimit
 
     def describe() -> str:
         case = read_case(options.case)
@@ -111,6 +105,8 @@ def limit(options: argparse.Namespace) -> None:
 
 def distance(options: argparse.Namespace) -> None:
     """Print the Wasserstein distance of two measures, with its certified interval."""
+    from meanfield_pde.results.measures import read_measure
+    from meanfield_pde.wasserstein.distance import wasserstein
 
     def compute() -> str:
         first, second = read_measure(options.first), read_measure(options.second)
@@ -149,6 +145,9 @@ def distance(options: argparse.Namespace) -> None:
 
 def mesh(options: argparse.Namespace) -> None:
     """Write a mesh."""
+    from meanfield_pde.mesh.files import write_surface
+    from meanfield_pde.mesh.surface import circle_surface, sphere_surface
+
     if (options.grade is None) != (options.grade_to is None):
         raise InputError("--grade and --grade-to go together: how much, and toward which axis")
     make = circle_surface if options.kind == "circle" else sphere_surface
@@ -169,6 +168,11 @@ def mesh(options: argparse.Namespace) -> None:
 
 def tokens(options: argparse.Namespace) -> None:
     """Simulate tokens drawn from the initial density of a case, and write them."""
+    from meanfield_pde.case.file import read_case
+    from meanfield_pde.initial.sampling import sample_tokens
+    from meanfield_pde.tokens.cloud import write_tokens
+    from meanfield_pde.tokens.code import simulate_tokens
+
     comm = MPI.COMM_WORLD
     case = on_root(comm, lambda: read_case(options.case, until=options.until))
     path = options.output or case.output.directory / "tokens.npz"
@@ -203,6 +207,11 @@ def tokens(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Compare the tokens of a particle code with the density of a result."""
+    from meanfield_pde.results.folder import read_result
+    from meanfield_pde.tokens.cloud import read_tokens
+    from meanfield_pde.verification import report as token_report
+    from meanfield_pde.verification.comparison import compare_tokens
+
     comm = MPI.COMM_WORLD
     result = on_root(comm, lambda: read_result(options.result))
     cloud = on_root(comm, lambda: read_tokens(options.tokens))
@@ -221,7 +230,13 @@ def compare(options: argparse.Namespace) -> None:
         )
     except InputError as error:
         raise InputError(f"{options.tokens}: {error}") from None
-    figure = on_root(comm, lambda: draw_comparison(result, found, folder))
+
+    def draw() -> Path:
+        from meanfield_pde.figures.tokens import draw_comparison  # matplotlib
+
+        return draw_comparison(result, found, folder)
+
+    figure = on_root(comm, draw)
     json_text = json.dumps(token_report.summary(found), indent=2)
     if comm.rank == 0:
         print(json_text if options.json else token_report.table(found), flush=True)
@@ -235,6 +250,8 @@ def compare(options: argparse.Namespace) -> None:
 
 def info(options: argparse.Namespace) -> None:
     """Print versions, cores and threads."""
+    from meanfield_pde.support.versions import versions
+
     comm = MPI.COMM_WORLD
     threads = set_threads(comm)
     if comm.rank == 0:

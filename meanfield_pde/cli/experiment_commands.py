@@ -1,26 +1,26 @@
-"""The commands of the experiments, and their options on the command line."""
+"""The commands of the experiments, and their options on the command line.
+
+Each imports what it works with itself: see `_lazy`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from meanfield_pde.case.case import Case
-from meanfield_pde.case.file import read_case
 from meanfield_pde.cli.arguments import Command, add_allow_long, folder, number, path
 from meanfield_pde.errors import SolverError
-from meanfield_pde.experiments.folder import check_betas, check_counts
-from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
-from meanfield_pde.experiments.sweep import run_sweep
-from meanfield_pde.experiments.transition import run_transition
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import signals_noted
+
+if TYPE_CHECKING:
+    from meanfield_pde.case.case import Case
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -53,6 +53,9 @@ def add_experiments(command: Command) -> None:
 
 def sweep(options: argparse.Namespace) -> None:
     """Run a case over a range of beta, and analyse the distances to the limit."""
+    from meanfield_pde.experiments.folder import check_betas
+    from meanfield_pde.experiments.sweep import run_sweep
+
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "sweep")
     betas = check_betas(options.beta, fewest=2, name="--beta")
@@ -72,6 +75,9 @@ def sweep(options: argparse.Namespace) -> None:
 
 def transition(options: argparse.Namespace) -> None:
     """Follow the stationary states of a case through strengths of noise."""
+    from meanfield_pde.experiments.folder import check_betas
+    from meanfield_pde.experiments.transition import run_transition
+
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "transition")
     strengths = check_betas(options.strength, fewest=2, name="--strength")
@@ -95,6 +101,9 @@ def transition(options: argparse.Namespace) -> None:
 
 def lifetime(options: argparse.Namespace) -> None:
     """Measure the lifetimes of a case."""
+    from meanfield_pde.experiments.folder import check_betas, check_counts
+    from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
+
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "lifetime")
     betas = check_betas(options.beta, name="--beta")
@@ -128,6 +137,8 @@ def lifetime(options: argparse.Namespace) -> None:
 
 
 def _case_and_folder(options: argparse.Namespace, name: str) -> tuple[Case, Path]:
+    from meanfield_pde.case.file import read_case
+
     case = on_root(MPI.COMM_WORLD, lambda: read_case(options.case))
     return case, options.output or case.output.directory / name
 

@@ -15,10 +15,6 @@ from meanfield_pde.cli.arguments import (
     number,
     path,
 )
-from meanfield_pde.experiments.redraw import draw_figures
-from meanfield_pde.figures.animation import animate
-from meanfield_pde.figures.interactive import draw_interactive
-from meanfield_pde.results.folder import read_result
 from meanfield_pde.support.ranks import on_root
 
 LOG = logging.getLogger("meanfield_pde")
@@ -45,9 +41,14 @@ def plot(options: argparse.Namespace) -> None:
     """Draw the figures of a folder."""
     comm = MPI.COMM_WORLD
     folder = options.output or options.result
-    kinds = ((options.animate, animate), (options.interactive, draw_interactive))
 
     def draw() -> list[Path]:
+        from meanfield_pde.experiments.redraw import draw_figures  # see `_lazy`
+        from meanfield_pde.figures.animation import animate
+        from meanfield_pde.figures.interactive import draw_interactive
+        from meanfield_pde.results.folder import read_result
+
+        kinds = ((options.animate, animate), (options.interactive, draw_interactive))
         # What may be refused comes first.
         moving = [one(read_result(options.result), folder) for wanted, one in kinds if wanted]
         return draw_figures(options.result, options.format, options.times, output=folder) + moving

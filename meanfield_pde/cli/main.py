@@ -13,7 +13,6 @@ import contextlib
 import io
 import logging
 import os
-import signal
 import sys
 import time
 import traceback
@@ -26,7 +25,13 @@ from typing import Any
 from mpi4py import MPI
 from petsc4py import PETSc
 
-from meanfield_pde._signals import Interrupted, command_named, heed_signals, let_go
+from meanfield_pde._signals import (
+    Interrupted,
+    command_named,
+    heed_signals,
+    let_go,
+    let_interrupt,
+)
 from meanfield_pde.cli.arguments import check_outputs
 from meanfield_pde.cli.options import add_commands
 from meanfield_pde.cli.petsc_options import petsc_options
@@ -113,7 +118,7 @@ def _run(given: list[str]) -> int:
     comm = MPI.COMM_WORLD
     debug = "--debug" in given
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # see `_signals`
+        let_interrupt()
         _speak_any_encoding()
         if not debug:  # what is not finite is found and named where it matters
             warnings.simplefilter("ignore", RuntimeWarning)

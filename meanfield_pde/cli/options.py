@@ -16,7 +16,7 @@ from meanfield_pde.cli.arguments import (
 from meanfield_pde.cli.audit_command import add_audit
 from meanfield_pde.cli.experiment_commands import add_experiments
 from meanfield_pde.cli.figure_commands import add_figures
-from meanfield_pde.wasserstein import METHODS
+from meanfield_pde.wasserstein.choices import METHODS
 
 
 def add_commands(command: Command) -> None:

@@ -16,8 +16,6 @@ from mpi4py import MPI
 from petsc4py import PETSc
 
 from meanfield_pde.errors import InputError, StorageError
-from meanfield_pde.solver.diffusion import configured_solver
-from meanfield_pde.solver.integrator import configured_ts
 from meanfield_pde.support.checks import to_path
 from meanfield_pde.support.files import check_appendable
 from meanfield_pde.support.ranks import on_root
@@ -88,6 +86,8 @@ def _check(names: Iterable[str]) -> None:
                 f"the PETSc option -{name} has no effect here: the length of the steps follows "
                 "from the density, and [time] says how far to go"
             )
+    from meanfield_pde.solver.integrator import configured_ts  # see `_lazy`
+
     configured_ts(MPI.COMM_SELF).destroy()
     _try_solver()
     options = PETSc.Options()
@@ -101,6 +101,8 @@ def _check(names: Iterable[str]) -> None:
 
 def _try_solver() -> None:
     """Set up the solver of the noise for a small system, which reads the options of its parts."""
+    from meanfield_pde.solver.diffusion import configured_solver  # see `_lazy`
+
     matrix: Any = PETSc.Mat()
     matrix.createAIJ((2, 2), comm=MPI.COMM_SELF)
     matrix.setUp()

@@ -30,7 +30,6 @@ from meanfield_pde.experiments.lifetime import (
     switching_progress,
     token_lifetime,
 )
-from meanfield_pde.figures.lifetime import draw_lifetimes
 from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.tables import Row, read_table, write_table
 from meanfield_pde.support.checks import whole
@@ -103,8 +102,14 @@ def measure_lifetimes(
         chosen = [row for row in rows if _key(row) in wanted]
         summary = on_root(comm, summarise_lifetimes, case, chosen)
         on_root(comm, write_summary, directory, summary | {"versions": versions()})
-        on_root(comm, draw_lifetimes, directory, ProjectionLimit(attention), chosen)
+        on_root(comm, _draw, directory, ProjectionLimit(attention), chosen)
     return summary
+
+
+def _draw(directory: Path, limit: ProjectionLimit, rows: list[Row]) -> None:
+    from meanfield_pde.figures.lifetime import draw_lifetimes  # matplotlib: see `_lazy`
+
+    draw_lifetimes(directory, limit, rows)
 
 
 def _wanted(betas: Sequence[float], counts: Sequence[int], seeds: int, cells: int) -> list[_Key]:

@@ -15,8 +15,6 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.experiments import lifetimes, sweep
 from meanfield_pde.experiments.run import draw_run
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
-from meanfield_pde.figures.lifetime import draw_lifetimes
-from meanfield_pde.figures.sweep import draw_sweep
 from meanfield_pde.results.checked_text import read_case_text
 from meanfield_pde.results.folder import Result, read_result
 from meanfield_pde.results.names import CASE, SUMMARY
@@ -78,12 +76,16 @@ def _check_time(result: Result, time: float) -> None:
 
 
 def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:
+    from meanfield_pde.figures.lifetime import draw_lifetimes  # matplotlib: see `_lazy`
+
     read_case_text(directory)  # refuses one that was edited
     limit = ProjectionLimit(single(read_case(directory / CASE).attention, "a lifetime"))
     return [draw_lifetimes(into, limit, read_table(directory / lifetimes.TABLE), form)]
 
 
 def _draw_sweep(directory: Path, into: Path, form: str) -> list[Path]:
+    from meanfield_pde.figures.sweep import draw_sweep  # matplotlib: see `_lazy`
+
     found = [read_result(path.parent) for path in directory.glob(f"beta-*/{SUMMARY}")]
     if not found:
         raise InputError(f"{directory}: the runs of the sweep are not there, no folder beta-...")

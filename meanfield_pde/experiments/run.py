@@ -16,9 +16,6 @@ from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.experiments.summary import findings, summarise
-from meanfield_pde.figures.density import draw_density
-from meanfield_pde.figures.distances import draw_distances
-from meanfield_pde.figures.history import draw_history
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checked_text import read_summary, write_summary
@@ -245,15 +242,29 @@ class Drawing:
     times: Sequence[float]
 
 
+def _density(one: Drawing) -> Path | None:
+    from meanfield_pde.figures.density import draw_density  # matplotlib: see `_lazy`
+
+    return draw_density(one.directory, one.history, one.projection, one.form, one.times)
+
+
+def _distances(one: Drawing) -> Path | None:
+    from meanfield_pde.figures.distances import draw_distances
+
+    return draw_distances(one.directory, one.history, one.projection, one.phases, one.form)
+
+
+def _history(one: Drawing) -> Path | None:
+    from meanfield_pde.figures.history import draw_history
+
+    return draw_history(one.directory, one.history, one.form)
+
+
 # The figures of a run, by the names of their files: a new one is a function, and a line here.
 RUN_FIGURES: dict[str, Callable[[Drawing], Path | None]] = {
-    "density": lambda one: draw_density(
-        one.directory, one.history, one.projection, one.form, one.times
-    ),
-    "distances": lambda one: draw_distances(
-        one.directory, one.history, one.projection, one.phases, one.form
-    ),
-    "history": lambda one: draw_history(one.directory, one.history, one.form),
+    "density": _density,
+    "distances": _distances,
+    "history": _history,
 }
 
 

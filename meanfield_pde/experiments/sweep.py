@@ -26,7 +26,6 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.folder import check_betas, experiment_folder
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
-from meanfield_pde.figures.sweep import draw_sweep
 from meanfield_pde.results.checked_text import read_case_text, write_summary
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.names import CASE, CHECKPOINT, SUMMARY
@@ -86,6 +85,8 @@ def run_sweep(
     cases = [run_case_of(case, beta, directory) for beta in betas]
 
     def conclude() -> dict[str, Any]:
+        from meanfield_pde.figures.sweep import draw_sweep  # matplotlib: see `_lazy`
+
         runs = [read_result(one.output.directory) for one in cases]
         rows = [row for run in runs for row in rows_of_run(run, limit)]
         write_table(directory / TABLE, rows)

@@ -35,7 +35,6 @@ from meanfield_pde.experiments.transition_states import (
     kind_of_transition,
     ways,
 )
-from meanfield_pde.figures.transition import draw_transition
 from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.tables import Row, write_table
 from meanfield_pde.solver.stationary import Growth, Stationary
@@ -128,6 +127,8 @@ def _conclude(
     summary: dict[str, Any],
 ) -> None:
     """Tables, summary and figure."""
+    from meanfield_pde.figures.transition import draw_transition  # matplotlib: see `_lazy`
+
     for name, table in ((TABLE, rows), (BRANCH, branch)):
         if table:
             write_table(directory / name, table)

@@ -14,12 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.wasserstein.measure import Measure
+
+if TYPE_CHECKING:
+    from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 
 @dataclass(frozen=True)

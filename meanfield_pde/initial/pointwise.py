@@ -7,13 +7,16 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import Content, InitialDensity
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import Integrand, normalised
+
+if TYPE_CHECKING:
+    from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 # Points at which a density is looked at, 0.0015 rad apart on the circle and 0.025 on the sphere: a
 # normal peak of which rejection accepts one candidate in 1,000 has a width of 0.0025 and 0.045.

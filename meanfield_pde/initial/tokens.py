@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -12,11 +12,12 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.location import cells_at
 from meanfield_pde.support.checks import input_path, numbers
 from meanfield_pde.tokens.cloud import read_tokens, to_sphere
 from meanfield_pde.wasserstein.measure import Measure
+
+if TYPE_CHECKING:
+    from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,8 @@ class Tokens(InitialDensity):
         A token lies in the cell in which its smallest barycentric coordinate is largest; of cells
         that tie, because it is on their common facet, in the first in input order.
         """
+        from meanfield_pde.mesh.location import cells_at  # scipy.spatial: see `_lazy`
+
         measure = self.measure()
         order = np.argsort(volumes.input_cells[: volumes.owned])
         cell, inside = cells_at(measure.points, volumes.cell_points[order])

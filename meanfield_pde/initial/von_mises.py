@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from scipy.special import exprel, i0e
-from scipy.stats import vonmises_fisher
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.pointwise import PointwiseDensity, uniform_points
@@ -79,6 +78,8 @@ class Component:
         """Independent tokens of this component."""
         if self.concentration == 0:
             return uniform_points(generator, count, len(self.mean))
+        from scipy.stats import vonmises_fisher  # takes 0.4 s: see `_lazy`
+
         law = vonmises_fisher(self.direction, self.concentration)
         return normalised(law.rvs(count, random_state=generator))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import basix
 import numpy as np
 
 Integrand = Callable[[np.ndarray], np.ndarray]
@@ -259,6 +258,8 @@ def _apply_rule(
 
 
 def _triangle_rule(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    import basix  # a part of DOLFINx: see `_lazy`
+
     nodes, weights = basix.make_quadrature(basix.CellType.triangle, _DEGREE)
     barycentric = np.column_stack([1 - nodes.sum(axis=1), nodes])
     flat = np.einsum("qk,ckd->cqd", barycentric, cells)

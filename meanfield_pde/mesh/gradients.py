@@ -6,6 +6,9 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 
+# Bound on |g_f|: a factor e from the centre to a facet; what is steeper is not resolved. Series of
+# exponentials, error bounds and the positivity limit (`solver.schemes`) are made for it.
+STEEPEST = 1.0
 # Of the square of the second column, what is left of it: neighbours on one line to 1e-12, where
 # Gram and Schmidt would divide by rounding and the SVD is taken.
 _DEPENDENT = 1e-24

@@ -16,11 +16,8 @@ import math
 
 import numpy as np
 
+from meanfield_pde.mesh.gradients import STEEPEST
 from meanfield_pde.support.kernels import kernel, part
-
-# Bound on |g_f|: a factor e from the centre to a facet; what is steeper is not resolved. Series of
-# exponentials, error bounds and the positivity limit (`solver.transport`) are made for it.
-STEEPEST = 1.0
 
 # A double x in [2^-1022, inf) is 2^k m with m in [sqrt(1/2), sqrt(2)); the sum of 2^52 and
 # such a k is exact.

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-import basix.ufl
 import numpy as np
-import ufl
-from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import numbers, real, whole
 from meanfield_pde.support.memory import check_fits
+
+if TYPE_CHECKING:  # the arrays need none of it: see `_lazy`
+    import basix.ufl
+    from dolfinx import mesh as dolfinx_mesh
 
 _GOLDEN = (1 + 5**0.5) / 2  # the golden ratio
 _ICOSAHEDRON_VERTICES = np.array(
@@ -161,6 +163,9 @@ def build_mesh(surface: Surface, comm: MPI.Comm = MPI.COMM_WORLD) -> dolfinx_mes
     Every facet of a rank's own cells has both its cells on that rank (ghost mode shared_facet),
     without which facets between ranks would be lost.
     """
+    import ufl
+    from dolfinx import mesh as dolfinx_mesh
+
     dimension = surface.dimension
     points = surface.points if comm.rank == 0 else np.zeros((0, dimension))
     cells = surface.cells if comm.rank == 0 else np.zeros((0, dimension))
@@ -173,6 +178,8 @@ def build_mesh(surface: Surface, comm: MPI.Comm = MPI.COMM_WORLD) -> dolfinx_mes
 @cache
 def _element(dimension: int) -> basix.ufl._ElementBase:
     """Of the positions of vertices; to make one takes as long as 100 cells of a mesh."""
+    import basix.ufl
+
     cell = "interval" if dimension == 2 else "triangle"
     return basix.ufl.element("Lagrange", cell, 1, shape=(dimension,))
 

@@ -21,8 +21,9 @@ from meanfield_pde.attention.heads import Layer
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.diffusion import Diffusion
+from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.transport import SCHEMES, Transport
+from meanfield_pde.solver.transport import Transport
 from meanfield_pde.solver.velocity import MeanField, PointwiseFlux
 
 

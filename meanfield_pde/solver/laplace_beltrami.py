@@ -28,7 +28,7 @@ import numpy as np
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers
-from meanfield_pde.solver.transport import slope_weights
+from meanfield_pde.solver.schemes import slope_weights
 
 
 class LaplaceBeltrami:

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, replace
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.solver.transport import SCHEMES
+from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.support.checks import choice, number_list, real, whole
-from meanfield_pde.wasserstein.costs import COSTS
+from meanfield_pde.wasserstein.choices import COSTS
 
 # Whether masses may leave the range of doubles; None lets the solver decide.
 LOG_MASSES = {"auto": None, "on": True, "off": False}

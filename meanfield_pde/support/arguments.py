@@ -75,7 +75,12 @@ def check_fields(instance: Any, where: str = "") -> None:
 
 @functools.cache
 def _hints(annotated: Any) -> dict[str, Any]:
-    return typing.get_type_hints(annotated)
+    if isinstance(annotated, type):
+        return typing.get_type_hints(annotated)
+    # That of the result is left out: what it names may not be imported yet, see `_lazy`.
+    given = {name: one for name, one in annotated.__annotations__.items() if name != "return"}
+    names = inspect.unwrap(annotated).__globals__
+    return typing.get_type_hints(types.SimpleNamespace(__annotations__=given), names)
 
 
 def _check(given: Mapping[str, Any], hints: Mapping[str, Any], where: str) -> None:

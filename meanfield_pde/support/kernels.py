@@ -130,9 +130,12 @@ def _locked() -> IO[str] | None:
     return lock
 
 
-def settle_cache() -> None:
+def _settle_cache() -> None:
     """Have ranks compile in turn, and matplotlib write beside kernels that are in no cache."""
     register("numba:compiler_lock", _InTurn())
     folder, own = kernel_folder(), own_folder()
     if folder is not None and folder.parent == own:
         os.environ.setdefault("MPLCONFIGDIR", str(own / "matplotlib"))  # would warn
+
+
+_settle_cache()

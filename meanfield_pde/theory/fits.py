@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from meanfield_pde.errors import InputError
 
@@ -57,19 +57,23 @@ def linear_fit(x: np.ndarray, y: np.ndarray) -> LinearFit:
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(x) != len(y) or len(np.unique(x)) < 2:
         raise InputError(f"a line needs measurements at two places or more, got {len(x)}")
-    found = stats.linregress(x, y)
-    if len(x) == 2:
-        return LinearFit(found.slope, found.intercept, math.inf, math.inf, 1.0, 2)
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 2))
+    around, count = x - x.mean(), len(x)
+    spread = float((around**2).sum())
+    slope = float((around * (y - y.mean())).sum()) / spread
+    intercept = float(y.mean() - slope * x.mean())
+    if count == 2:
+        return LinearFit(slope, intercept, math.inf, math.inf, 1.0, 2)
     total = float(((y - y.mean()) ** 2).sum())
-    residual = float(((y - found.intercept - found.slope * x) ** 2).sum())
+    residual = float(((y - intercept - slope * x) ** 2).sum())
+    quantile = float(stdtrit(count - 2, (1 + CONFIDENCE) / 2))
+    slope_error = quantile * math.sqrt(residual / (count - 2) / spread)
     return LinearFit(
-        float(found.slope),
-        float(found.intercept),
-        quantile * float(found.stderr),
-        quantile * float(found.intercept_stderr),
+        slope,
+        intercept,
+        slope_error,
+        slope_error * math.sqrt(spread / count + float(x.mean()) ** 2),
         1 - residual / total if total > 0 else 1.0,
-        len(x),
+        count,
     )
 
 

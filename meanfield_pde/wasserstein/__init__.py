@@ -7,6 +7,19 @@ scipy's `linear_program` on the arcs of a round) everything else, and `certifica
 turns the candidates of either into an interval that holds.
 """
 
-from meanfield_pde.wasserstein.distance import METHODS, WassersteinResult, wasserstein
+from typing import TYPE_CHECKING
 
-__all__ = ["METHODS", "WassersteinResult", "wasserstein"]
+from meanfield_pde import _lazy
+
+if TYPE_CHECKING:
+    from meanfield_pde.wasserstein.choices import METHODS as METHODS
+    from meanfield_pde.wasserstein.distance import WassersteinResult as WassersteinResult
+    from meanfield_pde.wasserstein.distance import wasserstein as wasserstein
+
+_HOMES = {
+    "METHODS": "meanfield_pde.wasserstein.choices",
+    "WassersteinResult": "meanfield_pde.wasserstein.distance",
+    "wasserstein": "meanfield_pde.wasserstein.distance",
+}
+__all__ = list(_HOMES)
+_lazy.import_when_asked(__name__)

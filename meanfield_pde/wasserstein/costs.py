@@ -14,12 +14,10 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import is_number, shown
 from meanfield_pde.support.kernels import kernel, part
+from meanfield_pde.wasserstein.choices import COSTS
 
 # Relative error of every cost below, with room to spare (measured: 4e-16).
 COST_ERROR = 16 * np.finfo(float).eps
-
-
-COSTS = ("geodesic", "chordal")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from meanfield_pde.wasserstein.certificate import (
     plan_value,
     upper_bound,
 )
+from meanfield_pde.wasserstein.choices import METHODS
 from meanfield_pde.wasserstein.closed_forms import (
     is_assignment,
     solve_assignment,
@@ -59,7 +60,6 @@ _SOLVERS: dict[str, tuple[str, Solver]] = {
     "lp": ("linear program", network_simplex.solve_on_arcs),
     "scipy": ("linear program (scipy)", linear_program.solve_on_arcs),
 }
-METHODS = tuple(_SOLVERS)
 # Gap that rounding may leave a closed form, relative to the largest cost: some thousand roundings.
 CLOSED_FORM_ERROR = 1e-12
 # Below this many discretisation bars W2 says more about the cells than about the measures (chosen).

@@ -127,6 +127,7 @@ def test_terms_that_see_the_density_see_that_of_their_own_cloud() -> None:
         np.testing.assert_allclose(push, expected, atol=1e-14)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_in_a_case_file_and_back(write_case: Write, tmp_path) -> None:
     case = read_case(write_case(CIRCLE, FIELD), until=0.2, output=tmp_path / "out")
     again = tmp_path / "again.toml"

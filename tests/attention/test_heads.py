@@ -162,6 +162,7 @@ fields = "none"
 """
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_case_round_trip(write_case, tmp_path):
     path = write_case(SEVERAL, ("beta = 2.0", "beta = 9.0"))
     case = read_case(path, output=tmp_path / "out")

@@ -105,9 +105,7 @@ def test_plot_draws_in_the_format_and_at_the_times_asked_for(
 ) -> None:
     out = tmp_path / "out"
     assert main("run", write_case(CIRCLE), "--quiet", "--output", out) == (0, "")
-    for path in (out / "figures").iterdir():
-        path.unlink()
-    drawn.clear()
+    assert not drawn
     code, err = main("plot", out, "--format", form, "--times", 1, 2.6)
     assert code == 0
     expected = [out / f"figures/{name}.{form}" for name in ("density", "history")]
@@ -179,6 +177,7 @@ def test_experiments_are_drawn_again(
     assert (code, "for the folder of a run only" in err) == (2, True)
 
 
+@pytest.mark.draws
 def test_narrow_clusters_on_the_sphere_have_insets(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
 ) -> None:
@@ -194,6 +193,7 @@ def test_narrow_clusters_on_the_sphere_have_insets(
     assert max(peaks) == result.density[-1].max()
 
 
+@pytest.mark.draws
 def test_phases_that_were_not_reached_are_named(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
 ) -> None:

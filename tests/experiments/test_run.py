@@ -38,6 +38,7 @@ def test_predictions_and_geometry_are_computed_once(
     assert solution.history["w1_limit"][-1] < solution.history["w1_limit"][0]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_solution_of_a_run_reads_its_folder(write_case: Write, tmp_path: Path) -> None:
     case = read_case(write_case(CIRCLE), until=1.0, output=tmp_path / "out")
     solution, result = run_case(case, quiet=True), read_result(tmp_path / "out")

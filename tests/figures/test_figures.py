@@ -29,6 +29,8 @@ from meanfield_pde.theory.phases import find_phases
 from tests.conftest import Main, Write, curves
 from tests.problems import CIRCLE, SPHERE, made_up
 
+pytestmark = pytest.mark.draws
+
 UPRIGHT = ("[[1.0, 0.2], [0.0, 0.3]]", "[[0.3, 0.0], [0.4, 1.0]]")
 
 

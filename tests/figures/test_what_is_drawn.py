@@ -14,6 +14,8 @@ from meanfield_pde.figures import mollweide
 from tests.conftest import Main, Write, curves
 from tests.problems import CIRCLE, SPHERE
 
+pytestmark = pytest.mark.draws
+
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
 
 

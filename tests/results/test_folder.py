@@ -176,6 +176,7 @@ def test_xdmf(text: str, main: Main, write_case: Write, tmp_path: Path) -> None:
         np.testing.assert_array_equal(values, density.astype(np.float32))
 
 
+@pytest.mark.draws
 def test_without_fields_and_checkpoints(main: Main, write_case: Write, tmp_path: Path) -> None:
     case = write_case(CIRCLE + '[output]\nfields = "none"\ncheckpoint_every = 0\n')
     assert main("run", case, "--until", 1, "--output", tmp_path / "out")[0] == 0

@@ -26,6 +26,7 @@ OFTEN = "[output]\ncheckpoint_every = 5\n"
 LONG = (("until = 5.0", "until = 2000.0"), ("save_every = 0.5", "save_every = 2.0"))
 
 
+@pytest.mark.draws
 def test_nothing_of_others_is_removed(main: Main, write_case: Write, tmp_path: Path) -> None:
     """Names like those of temporary files, and files in the folders of the results."""
     out, case = tmp_path / "out", write_case(CIRCLE)
@@ -136,6 +137,7 @@ def test_hdf5_never_sees_a_failed_write(tmp_path: Path) -> None:
         assert file["a"][()].tolist() == list(range(7))
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("name", ["fields", "figures"])
 def test_files_where_folders_should_be(
     name: str, main: Main, write_case: Write, tmp_path: Path
@@ -150,13 +152,14 @@ def test_files_where_folders_should_be(
     assert (out / "summary.json").exists()
 
 
+@pytest.mark.draws
 def test_a_figure_that_cannot_be_written_fails_no_run(
     main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object) -> None:
         raise StorageError("figures/density.png: cannot be written (No space left on device)")
 
-    monkeypatch.setattr("meanfield_pde.experiments.run.draw_density", full)
+    monkeypatch.setattr("meanfield_pde.figures.density.draw_density", full)
     out = tmp_path / "out"
     code, err = main("run", write_case(CIRCLE), "--until", 0, "--quiet", "--output", out)
     assert (code, err.count("\n"), "no figures" in err) == (0, 1, True)
@@ -179,6 +182,7 @@ for line in sys.argv[1:]:
 """
 
 
+@pytest.mark.draws
 def test_a_folder_that_is_read_only(main: Main, write_case: Write, tmp_path: Path) -> None:
     """`plot` and `compare` say so before any work, and put their figures elsewhere if asked to."""
     case, out = write_case(CIRCLE, ("cells = 200", "cells = 40")), tmp_path / "out"

@@ -16,9 +16,9 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.masses import ExtendedRange, of_arrays
+from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.state import Clocks
-from meanfield_pde.solver.transport import SCHEMES
 from tests.conftest import Command, Main, Write
 from tests.problems import CIRCLE, MESHES, SPHERE
 

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Attention, circle_mesh, read_case, solve, sphere_mesh
-from meanfield_pde.mesh.reconstruction import STEEPEST, face_factors, facet_numbers, logarithms
+from meanfield_pde.mesh.gradients import STEEPEST
+from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers, logarithms
 from meanfield_pde.solver.integrator import SSPRungeKutta
+from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.simulation import Simulation
-from meanfield_pde.solver.transport import SCHEMES, Transport
+from meanfield_pde.solver.transport import Transport
 
 
 def simulation(d: int, beta: float, scheme: str) -> Simulation:

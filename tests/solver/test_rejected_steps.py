@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Attention, circle_mesh, solve
+from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.step_control import StepSettings
-from meanfield_pde.solver.transport import SCHEMES
 
 ATTENTION = Attention(np.eye(2), np.eye(2), np.array([[1.0, 0.2], [0.0, 0.3]]), 10.0)
 

@@ -14,7 +14,8 @@ from meanfield_pde import Attention, InputError, SolverError, circle_mesh, solve
 from meanfield_pde.mesh.facet_means import facet_mean_operator
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh, sphere_surface
-from meanfield_pde.solver.transport import SCHEMES, Scheme, Transport
+from meanfield_pde.solver.schemes import SCHEMES, Scheme
+from meanfield_pde.solver.transport import Transport
 from meanfield_pde.solver.velocity import MeanField
 from tests.problems import MESHES
 

@@ -54,15 +54,29 @@ def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize("module", ["_platform", "attention.sum.tree", "case.file", "cli.options"])
-def test_ctrl_c_during_import_is_one_line(module: str) -> None:
+@pytest.mark.parametrize(
+    "module",
+    [
+        "meanfield_pde._platform",
+        "meanfield_pde.cli.options",
+        "meanfield_pde.case.file",
+        "meanfield_pde.attention.sum.tree",
+        "dolfinx.cpp",
+    ],
+)
+def test_ctrl_c_during_import_is_one_line(module: str, write_case: Write, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    case = write_case(CIRCLE)
+    # An extension module makes enumerations, and is interrupted while it does.
+    when = "enum.EnumType.__new__ = interrupt" if module == "dolfinx.cpp" else "interrupt()"
     code = (
-        "import os, signal, sys\n"
+        "import enum, os, signal, sys\n"
+        "def interrupt(*arguments, **options): os.kill(os.getpid(), signal.SIGINT)\n"
         "class Interrupting:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == 'meanfield_pde.{module}': os.kill(os.getpid(), signal.SIGINT)\n"
+        f"        if name == '{module}': {when}\n"
         "sys.meta_path.insert(0, Interrupting())\n"
-        "sys.argv = ['bin/meanfield-pde', 'info']\n"
+        f"sys.argv = ['bin/meanfield-pde', 'run', '{case}', '--output', '{out}']\n"
         "from meanfield_pde.cli.main import main\n"
         "main()\n"
     )
@@ -71,6 +85,7 @@ def test_ctrl_c_during_import_is_one_line(module: str) -> None:
     )
     assert (ended.returncode, ended.stderr) == (130, "meanfield-pde: interrupted\n")
     assert not ended.stdout
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""Schemes of transport that a user chooses from: reconstructions, and limits on a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.gradients import STEEPEST, gradient_weights
+
+if TYPE_CHECKING:  # a case needs the names alone: see `_lazy`
+    from meanfield_pde.mesh.finite_volume import FiniteVolumes
+
+
+def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
+    """W[c, i, j]: log rho changes along arrow i of cell c by sum_j W (log rho_j - log rho_c).
+
+    The gradient solves the least-squares problem over the neighbours j in the tangent plane.
+
+    Args:
+        volumes: the cells.
+        arrows: tangent vectors at the centres of own cells, cells x k x d.
+    """
+    centre = volumes.centre[: volumes.owned]
+    frame, weights = gradient_weights(centre, volumes.centre[volumes.neighbours])
+    return np.ascontiguousarray(np.einsum("cid,ctd->cit", arrows, frame) @ weights)
+
+
+def least_squares_slopes(volumes: FiniteVolumes) -> np.ndarray:
+    """W of `slope_weights` for the ways from the centres of own cells to their facets."""
+    x = volumes.centre[: volumes.owned, None]
+    to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
+    return slope_weights(volumes, to_facets)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A choice of rho_f, with its limits on dt x outflow rate of a forward Euler step.
+
+    Attributes:
+        positive: beyond this, a mass could become negative: exp(-STEEPEST) with slopes, which are
+            all scaled back to |g_f| <= STEEPEST.
+        accurate: the value at which steps are taken, with room for the velocity to change.
+        slopes: g_f as weights W[c, i, j] of log rho_j - log rho_c, i the facets of own cell c and j
+            its neighbours, both by the opposite vertex; None for g_f = 0.
+    """
+
+    positive: float
+    accurate: float
+    slopes: Callable[[FiniteVolumes], np.ndarray] | None = None
+
+
+SCHEMES = {
+    "muscl": Scheme(math.exp(-STEEPEST), accurate=0.3, slopes=least_squares_slopes),
+    "upwind": Scheme(positive=1.0, accurate=0.9),
+}

@@ -1,0 +1,128 @@
+"""What a start imports: names when they are asked for, and libraries by what needs them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import meanfield_pde
+from tests.conftest import environment
+
+ROOT = Path(__file__).parents[2]
+LARGE = ("matplotlib", "numba", "dolfinx", "scipy.stats", "scipy.optimize", "scipy.sparse")
+COMMAND = """
+import json, sys
+from meanfield_pde.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    print(json.dumps([ended.code, sorted(sys.modules)]))
+"""
+ALL_BUT_FIGURES = """
+import importlib, json, pathlib, sys
+root = pathlib.Path(sys.argv[1])
+for path in sorted((root / "meanfield_pde").rglob("*.py")):
+    name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    if not name.startswith("meanfield_pde.figures."):
+        importlib.import_module(name)
+print(json.dumps([0, sorted(sys.modules)]))
+"""
+
+
+def imported(script: str, *arguments: str) -> set[str]:
+    """The modules that a script has imported at its end."""
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.argv[0] = 'meanfield-pde'\n{script}", *arguments],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, modules = json.loads(ended.stdout.splitlines()[-1])
+    assert not code, ended.stderr
+    return set(modules)
+
+
+@pytest.mark.parametrize(
+    ("line", "without"),
+    [
+        ("--version", (*LARGE, "scipy", "meanfield_pde.case.file", "meanfield_pde.theory")),
+        ("--help", (*LARGE, "scipy", "meanfield_pde.case.file", "meanfield_pde.theory")),
+        ("limit demos/circle.toml", LARGE),
+    ],
+)
+def test_a_command_imports_what_it_needs(line: str, without: tuple[str, ...]) -> None:
+    assert imported(COMMAND, *line.split()).isdisjoint(without)
+
+
+def test_matplotlib_is_imported_by_figures_alone_and_scipy_stats_by_no_module() -> None:
+    found = imported(ALL_BUT_FIGURES, str(ROOT))
+    assert {"meanfield_pde.experiments.run", "meanfield_pde.cli.commands"} < found
+    assert found.isdisjoint({"matplotlib", "scipy.stats"})
+
+
+def test_names_are_those_that_checkers_of_types_see() -> None:
+    """Each package says twice where its names stand, once for `_lazy` and once for mypy."""
+    lazy = [
+        path for path in (ROOT / "meanfield_pde").rglob("*.py") if "_HOMES =" in path.read_text()
+    ]
+    assert len(lazy) == 2
+    for path in lazy:
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        homes = vars(sys.modules.get(package) or __import__(package, fromlist=["_"]))["_HOMES"]
+        (checked,) = (
+            node
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        )
+        seen = {
+            alias.asname: node.module
+            for node in checked.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        assert seen == homes
+
+
+def test_the_names_of_the_package() -> None:
+    assert set(meanfield_pde.__all__) <= set(dir(meanfield_pde))
+    for name in meanfield_pde.__all__:
+        assert (
+            inspect.getmodule(getattr(meanfield_pde, name)).__name__ == meanfield_pde._HOMES[name]
+        )
+    with pytest.raises(AttributeError, match="'meanfield_pde' has no attribute 'sovle'"):
+        meanfield_pde.sovle  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_subpackage_does_not_take_the_place_of_a_function() -> None:
+    """`wasserstein` is both, and may have been imported as either before."""
+    first = "import meanfield_pde.wasserstein.measure"
+    second = "from meanfield_pde import wasserstein"
+    for lines in ((first, second), (second, first)):
+        script = "; ".join(
+            (*lines, "import meanfield_pde", "wasserstein = meanfield_pde.wasserstein")
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", f"{script}; print(wasserstein.__name__)"],
+            capture_output=True,
+            text=True,
+        )
+        assert ended.stdout == "wasserstein\n", ended.stderr
+
+
+def test_dolfinx_can_be_imported_by_a_script(tmp_path: Path) -> None:
+    """After the package, whatever the script is given; DOLFINx alone fails on what is no text."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, meanfield_pde\nassert 'dolfinx' not in sys.modules\n"
+        "import dolfinx.fem.petsc, h5py\nprint(len(sys.argv), dolfinx.__version__)\n"
+    )
+    ended = subprocess.run([sys.executable, script, b"bad\xff"], capture_output=True, text=True)
+    assert ended.stdout.startswith("2 0."), ended.stderr
