@@ -92,6 +92,7 @@ class Attention(VelocityTerm):
         object.__setattr__(self, "key_query", key_query)  # B^T, so that z = B^T x
         if not isinstance(self.normalise, bool | np.bool_):
             raise InputError(f"attention.normalise must be true or false, got {self.normalise!r}")
+        object.__setattr__(self, "normalise", bool(self.normalise))
         if not self.normalise:
             self._check_exponent()
         if self.zero_temperature:

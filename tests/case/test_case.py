@@ -528,3 +528,9 @@ def test_terms_that_no_case_file_holds(attention: AttentionLike, fragment: str) 
     case = Case(attention=attention, mesh=MeshCase("circle", 8), time=TimeCase(1.0))
     with pytest.raises(InputError, match=fragment):
         case_text(case)
+
+
+def test_a_boolean_of_numpy_is_written_as_any() -> None:
+    bare = Attention(np.eye(2), np.eye(2), np.eye(2), 2.0, normalise=np.False_)
+    case = Case(attention=bare, mesh=MeshCase("circle", 8), time=TimeCase(1.0))
+    assert tomllib.loads(case_text(case))["attention"]["normalise"] is False
