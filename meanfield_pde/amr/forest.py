@@ -1,4 +1,4 @@
-"""A mesh that can be split and merged: the leaves of a forest of bisected cells.
+"""A mesh that can be refined and coarsened: the leaves of a forest of bisected cells.
 
 The roots are the cells of a base mesh, arcs or geodesic triangles. A cell (a, b) or (a, b, c) is
 cut at m, the midpoint of its first edge from a to b,
@@ -124,7 +124,7 @@ class Forest:
         return forest
 
     def coarsened(self, marked: np.ndarray) -> Forest:
-        """Put marked leaves together with their siblings, one level, where all are marked.
+        """Coarsen by one level: parents take the place of siblings that are all marked.
 
         On the sphere a vertex can be taken out where all the leaves around it were made with it.
         """

@@ -207,7 +207,7 @@ class Attention(VelocityTerm):
         return self._mean(x, Sources.of(points, masses), tolerance)
 
     def _mean(self, x: np.ndarray, sources: Sources, tolerance: float) -> np.ndarray:
-        """M(x) at finite beta."""
+        """Return m(x) at finite beta."""
         from meanfield_pde.attention.sum import softmax  # kernels: see `_lazy`
 
         logs = sources.log_masses

@@ -1,4 +1,4 @@
-"""Whether arrays that are read back can be those of a density; nothing else is computed from."""
+"""Checks of arrays that are read back: nothing is computed from what no density can have."""
 
 from __future__ import annotations
 

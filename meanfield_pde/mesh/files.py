@@ -1,6 +1,6 @@
 """Meshes of the circle and the sphere in files: XDMF read and written, gmsh's `.msh` read.
 
-A mesh from a file has passed `mesh_check.check_surface`, and its cells keep the order they have in
+A mesh from a file has passed `checks.check_surface`, and its cells keep the order they have in
 the file; the results are written in that order too.
 """
 

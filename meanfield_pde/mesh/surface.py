@@ -51,9 +51,8 @@ _ICOSAHEDRON_FACES = np.array([
 ])
 # fmt: on
 
-MOST_GRADE = (
-    1e4  # beyond it, cells are too thin to be of use, and steps too short (chosen, not tuned)
-)
+# Beyond it cells are too thin to be of use, and steps too short (chosen, not tuned).
+MOST_GRADE = 1e4
 # While its arrays are made: a bound that says no before memory does; a run needs five times as much
 # (`experiments.cost`).
 BYTES_PER_CELL = 500.0

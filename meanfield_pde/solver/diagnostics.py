@@ -143,7 +143,7 @@ class Snapshot:
 
     @property
     def free_energy(self) -> float:
-        """Sigma ∫ rho log rho - energy."""
+        """The free energy sigma ∫ rho log rho - energy."""
         full = self.masses > 0
         entropy = float(self.masses[full] @ np.log(self.density[full]))
         with np.errstate(over="ignore"):

@@ -58,13 +58,13 @@ class LaplaceBeltrami:
         self._numbers = np.concatenate([np.arange(owned) + first, volumes.index_map.ghosts])
 
     def linear_feet(self, masses: np.ndarray) -> np.ndarray:
-        """Rho' at the facets of own cells, linear in the masses of own cells. Collective."""
+        """Return rho' at the facets of own cells, linear in the masses of own cells. Collective."""
         density = self._densities(masses)
         own = density[: self.volumes.owned, None]
         return own + np.einsum("cij,cj->ci", self._weights, density[self.volumes.neighbours] - own)
 
     def log_factors(self, masses: np.ndarray) -> np.ndarray:
-        """Rho' / rho at the facets of own cells by slopes of the logarithm. Collective."""
+        """Return rho' / rho at the facets of own cells, by slopes of log rho. Collective."""
         factors = np.empty_like(self._conductance)
         with np.errstate(divide="ignore"):
             log_density = np.log(self._densities(masses))

@@ -78,11 +78,12 @@ class Simulation:
 
     Attributes:
         projection: the projection map of the attention, from which all predictions come.
-        equation: the right-hand side, and what it is solved with.
-        evolution: the state and its time.
+        equation: the right-hand side on the mesh given, and what it is solved with.
+        evolution: the controller, with the state and its time.
         observables: the columns of the history, those of the user last.
-        zero: the same problem at zero temperature, alongside; or None.
-        store: the saved densities. rows: a row of the history for each of them.
+        zero: the controller of the same problem at zero temperature, alongside; or None.
+        store: the saved densities.
+        rows: the row of the history of each of them.
         seconds: what each part of the run has taken so far.
     """
 

@@ -30,7 +30,7 @@ class Solution(History):
         rejected: number of steps that had to be repeated.
         wall_time: seconds.
         tolerance: of the attention sum.
-        mesh: the DOLFINx mesh that was given to `solve`; the coarsest, if it follows the mass.
+        mesh: the DOLFINx mesh that was given to `solve`; the coarsest, if it is adaptive.
     """
 
     mesh: dolfinx_mesh.Mesh = field(kw_only=True)
@@ -40,7 +40,7 @@ class Solution(History):
     tolerance: float = 1e-10
 
     def mesh_at(self, index: int = -1) -> dolfinx_mesh.Mesh:
-        """The mesh of a saved time: `mesh`, or if that follows the mass, one made anew. Collective.
+        """The mesh of a saved time: `mesh`, or if that is adaptive, one made anew. Collective.
 
         Its cells are those of `cells_at`, in the same order.
         """
