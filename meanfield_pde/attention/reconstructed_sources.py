@@ -27,7 +27,7 @@ from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers
 _NARROW = 0.03
 
 
-class SlopedCells:
+class ReconstructedCells:
     """The cells of the whole mesh, the same on every rank, with the slope of log rho in each.
 
     Attributes:
@@ -50,8 +50,8 @@ class SlopedCells:
         self._rises = np.ascontiguousarray((ways @ weights)[:, _changing(volumes.dimension)])
         self._facets = facet_numbers(volumes.dimension)
 
-    def sloped(self, log_masses: np.ndarray) -> np.ndarray:
-        """The shares of the three points for the log masses of all cells."""
+    def shares_for(self, log_masses: np.ndarray) -> np.ndarray:
+        """The shares M_k / M of the three points, cells x 3, for the log masses of all cells."""
         factors = np.empty(self._rises.shape[:2])
         face_factors(
             self._facets, log_masses - self.log_volume, self._neighbours, self._rises, factors
@@ -77,7 +77,7 @@ class ReconstructedSources:
             inverse_width_squared: that of the kernel at points x; infinite where it is not known.
             volumes: the mesh.
         """
-        self._cells = cells = SlopedCells(volumes)
+        self._cells = cells = ReconstructedCells(volumes)
         width = np.exp(cells.log_volume / (volumes.dimension - 1))
         # Where the kernel is as wide as the sphere, width^2 is still what a centre, which lies
         # farther out than the mean of its cell, changes the mean of all by.
@@ -92,7 +92,7 @@ class ReconstructedSources:
 
     def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
         """Those of the points, for those of all cells."""
-        shares = self._cells.sloped(log_masses)
+        shares = self._cells.shares_for(log_masses)
         wide = (log_masses[:, None] + np.log(shares))[self._wide]
         return np.concatenate([wide.ravel(), log_masses[~self._wide]])
 

@@ -283,7 +283,7 @@ class Simulation:
             equation.settings.tolerance,
             layer,
             self._projection_of_layers,
-            sloped=equation.sub_cell,
+            sub_cell=equation.sub_cell,
         )
 
     @property
