@@ -70,6 +70,14 @@ class Surface:
     points: np.ndarray
     cells: np.ndarray
 
+    @classmethod
+    def of_corners(cls, corners: np.ndarray) -> Surface:
+        """The mesh of cells given by their corners, cells x d x d: each vertex once, sorted."""
+        count, d = corners.shape[:2]
+        places = corners.reshape(-1, d) + 0.0  # -0 and 0 are the same place
+        points, number = np.unique(places, axis=0, return_inverse=True)
+        return cls(points, number.reshape(count, d))
+
     @property
     def dimension(self) -> int:
         """Dimension d of the surrounding space."""

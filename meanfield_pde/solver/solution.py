@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
 from dolfinx import fem
 from dolfinx import mesh as dolfinx_mesh
 
@@ -48,18 +47,14 @@ class Solution(History):
         if not self.store.moves:
             return self.mesh
         if index not in self._meshes:
-            self._meshes[index] = self._mesh_made(index)
+            surface = Surface.of_corners(self.cells_at(index).vertices)
+            self._meshes[index] = build_mesh(surface, self.mesh.comm)
         return self._meshes[index]
 
     @cached_property
     def _meshes(self) -> dict[int, dolfinx_mesh.Mesh]:
         """Those made so far: functions can be combined if their mesh is the same object."""
         return {}
-
-    def _mesh_made(self, index: int) -> dolfinx_mesh.Mesh:
-        corners = self.cells_at(index).vertices + 0.0  # -0 and 0 are the same place
-        points, cells = np.unique(corners.reshape(-1, self.dimension), axis=0, return_inverse=True)
-        return build_mesh(Surface(points, cells.reshape(-1, self.dimension)), self.mesh.comm)
 
     def function(self, index: int = -1) -> fem.Function:
         """The density at a saved time as a function constant in the cells of `mesh_at`. Collective.
