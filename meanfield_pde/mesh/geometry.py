@@ -92,7 +92,7 @@ def facet_conormal(facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def tangent_vector(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Logarithm map: the tangent vector at x that leads to y along a geodesic, |.| = distance."""
-    along = y - (y * x).sum(axis=-1, keepdims=True) * x
+    along = tangential(x, y)
     sine = np.linalg.norm(along, axis=-1, keepdims=True)
     distance = geodesic_distance(x, y)[..., None]
     return along * np.divide(distance, sine, out=np.ones_like(sine), where=sine > 0)

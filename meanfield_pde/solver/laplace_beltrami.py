@@ -51,8 +51,7 @@ class LaplaceBeltrami:
         self._conductance = volumes.facet_length[facets] / (distance + self.across(distance))
         arrow = geometry.tangent_vector(midpoint, np.broadcast_to(x, midpoint.shape))
         to_foot = (arrow * outward).sum(axis=2, keepdims=True) * outward - arrow
-        to_foot -= (to_foot * x).sum(axis=2, keepdims=True) * x
-        self._weights = slope_weights(volumes, to_foot)
+        self._weights = slope_weights(volumes, geometry.tangential(x, to_foot))
         self._facets = facet_numbers(d)
         first = volumes.comm.exscan(owned) or 0
         self._numbers = np.concatenate([np.arange(owned) + first, volumes.index_map.ghosts])
