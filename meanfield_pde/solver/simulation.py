@@ -242,12 +242,12 @@ class Simulation:
             arrays[MASSES],
             self.diagnostics,
             rest,
-            state.patches,
-            self.evolution.time,
-            self.evolution.step,
-            self.equation.noise,
-            distances,
-            None if self.evolution.adapt is None else self.evolution.indicators(),
+            patches=state.patches,
+            time=self.evolution.time,
+            step=self.evolution.step,
+            noise=self.equation.noise,
+            distances=distances,
+            mesh=None if self.evolution.adapt is None else self.evolution.indicators(),
         )
         row = row_of(self.observables, saved)
         if self.rows:  # the columns of a run that an earlier version began stay as they are
