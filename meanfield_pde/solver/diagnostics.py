@@ -16,7 +16,7 @@ import numpy as np
 from meanfield_pde.amr.indicators import Indicators
 from meanfield_pde.amr.patches import NONE, Patches
 from meanfield_pde.attention.heads import Layer
-from meanfield_pde.attention.reconstructed_sources import ReconstructedCells
+from meanfield_pde.attention.reconstructed_sources import reconstructed_cells
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -202,7 +202,7 @@ class Diagnostics:
         *,
         sub_cell: bool = False,
     ) -> None:
-        self.reconstructed = ReconstructedCells(volumes) if sub_cell else None
+        self.reconstructed = reconstructed_cells(volumes) if sub_cell else None
         self.volumes = volumes
         self._tolerance = tolerance
         d = volumes.dimension
