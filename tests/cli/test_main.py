@@ -315,8 +315,13 @@ def test_what_may_not_be_written_is_refused_before_any_work(
     def work(*arguments: object, **options: object) -> None:
         raise AssertionError("this takes hours")
 
-    for name in ("simulate_tokens", "ProjectionLimit", "run_case", "circle_surface"):
-        monkeypatch.setattr(f"meanfield_pde.cli.commands.{name}", work)
+    for name in (
+        "tokens.code.simulate_tokens",
+        "theory.projection_limit.ProjectionLimit",
+        "experiments.run.run_case",
+        "mesh.surface.circle_surface",
+    ):
+        monkeypatch.setattr(f"meanfield_pde.{name}", work)
     monkeypatch.chdir(tmp_path)
     for place in ("out", "done"):
         (tmp_path / place).mkdir()
