@@ -21,7 +21,7 @@ if _signals.is_command():
 _startup.check_surroundings()
 _platform.settle_cache()
 if _signals.is_command():
-    _startup.check_backend()
+    _startup.check_figure_settings()
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 
 from meanfield_pde.amr.settings import AdaptSettings  # noqa: E402

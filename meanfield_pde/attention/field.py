@@ -14,7 +14,7 @@ import numpy as np
 
 from meanfield_pde.attention.term import Sources, TermBeside
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import number_list, real
+from meanfield_pde.support.checks import number_list, points_of, real
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,7 @@ class ConstantField(TermBeside):
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
     ) -> np.ndarray:
         """B at each row of x."""
+        x = points_of(x, self.dimension, "x", clouds=True)
         return np.broadcast_to(self.vector, x.shape).copy()
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:

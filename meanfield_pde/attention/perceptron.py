@@ -17,7 +17,15 @@ from scipy.special import ndtr
 
 from meanfield_pde.attention.term import Sources, TermBeside
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import choice, magnitudes, matrix_rows, numbers
+from meanfield_pde.support.checks import (
+    choice,
+    magnitudes,
+    matrix_rows,
+    number_list,
+    numbers,
+    points_of,
+    real,
+)
 
 # The activation, and its Lipschitz constant: that of u Phi(u) is Phi + u phi at u = sqrt 2.
 ACTIVATIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
@@ -84,6 +92,7 @@ class Perceptron(TermBeside):
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
     ) -> np.ndarray:
         """G at each row of x, N x d."""
+        x = points_of(x, self.dimension, "x", clouds=True)
         activation = ACTIVATIONS[self.activation][0]
         return activation(x @ self.weights_in.T + self.bias_in) @ self.weights_out.T + self.bias_out
 
@@ -103,8 +112,8 @@ class Perceptron(TermBeside):
                 raise InputError(f"perceptron.{key} is missing")
             matrix_rows(table[key], f"perceptron.{key}")
         for key in ("bias_in", "bias_out"):
-            if key in table:
-                matrix_rows([table[key]], f"perceptron.{key}")
+            for i, entry in enumerate(number_list(table.get(key, []), f"perceptron.{key}")):
+                real(entry, f"perceptron.{key}[{i}]", "a finite number")
         return cls(**table)
 
     def table(self) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from meanfield_pde.support.checks import points_of
+
 
 @dataclass(frozen=True, eq=False)
 class Sources:
@@ -106,5 +108,6 @@ class TermBeside(VelocityTerm):
 
     def velocity(self, x: np.ndarray) -> np.ndarray:
         """P_x g at each row of x, of a term that does not depend on the density."""
+        x = points_of(x, self.dimension, "x")
         push = self.push(x)
         return push - (push * x).sum(axis=1, keepdims=True) * x

@@ -21,7 +21,7 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import magnitudes
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.npz import read_arrays, unused_arrays
 
 ARRAYS = ("query", "key", "value", "output", "beta")
 
@@ -217,8 +217,8 @@ def _beta(
 
 
 def _unused(arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
-    extra = sorted(arrays.keys() - set(ARRAYS))
-    return (f"arrays not used: {', '.join(extra)}",) if extra else ()
+    unused = unused_arrays(arrays, ARRAYS)
+    return (unused,) if unused else ()
 
 
 def _x(shape: tuple[Any, ...]) -> str:

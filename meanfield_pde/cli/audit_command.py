@@ -13,15 +13,17 @@ import numpy as np
 from meanfield_pde.audit import report
 from meanfield_pde.audit.encoders import read_encoder
 from meanfield_pde.audit.export import restrict, write_case
-from meanfield_pde.audit.heads import HeadAudit, audit_heads
+from meanfield_pde.audit.heads import audit_heads
 from meanfield_pde.audit.layers import TOLERANCE, audit_layers
 from meanfield_pde.audit.measured import read_layers
 from meanfield_pde.audit.weights import Encoder
 from meanfield_pde.cli.arguments import Command, number, path
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures.audit import draw_audit
+from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.tables import write_table
-from meanfield_pde.support.files import make_folder, replace_file, replace_text
+from meanfield_pde.support.files import make_folder, replace_text
+from meanfield_pde.support.npz import write_arrays
 from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
@@ -117,10 +119,13 @@ def _audit(options: argparse.Namespace) -> str:
         further = [f"case in {place}", *notes]
     replace_text(directory / SUMMARY, json_text(summary))
     write_table(directory / HEADS, [report.head_row(head, count) for head in heads])
-    replace_file(directory / SUBSPACES, lambda path: _write_subspaces(path, heads))
+    # The orthonormal bases of E, one array for each head that has one.
+    bases = {f"layer-{h.layer}-head-{h.head}": h.basis for h in heads if h.basis is not None}
+    write_arrays(directory / SUBSPACES, bases)
     if tokens is not None:
         write_table(directory / LAYERS, report.layer_rows(tokens))
-    draw_audit(directory, heads, f"{options.weights.resolve().name}: heads", tokens)
+    title = f"{options.weights.resolve().name}: heads"
+    drawn_if_possible(draw_audit, directory, heads, title, tokens)
     if options.json:
         return json_text(summary)
     return report.table(encoder, heads, count, tokens, further)
@@ -132,12 +137,3 @@ def _check_head(encoder: Encoder, place: list[int]) -> None:
     ):
         if not 0 <= found < there:
             raise InputError(f"--export-case: {name} must be from 0 to {there - 1}, got {found}")
-
-
-def _write_subspaces(path: Path, heads: list[HeadAudit]) -> None:
-    """The orthonormal bases of E, one array for each head that has one."""
-    np.savez_compressed(
-        path,
-        allow_pickle=False,
-        **{f"layer-{h.layer}-head-{h.head}": h.basis for h in heads if h.basis is not None},
-    )

@@ -17,6 +17,7 @@ from meanfield_pde.case.starter import write_starter
 from meanfield_pde.cli.arguments import figures_elsewhere
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.run import run_case
+from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.figures.tokens import draw_comparison
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.files import write_surface
@@ -215,11 +216,12 @@ def compare(options: argparse.Namespace) -> None:
         )
     except InputError as error:
         raise InputError(f"{options.tokens}: {error}") from None
-    figure = on_root(comm, lambda: draw_comparison(result, found, folder))
+    figure = on_root(comm, drawn_if_possible, draw_comparison, result, found, folder)
     json_text = json.dumps(token_report.summary(found), indent=2)
     if comm.rank == 0:
         print(json_text if options.json else token_report.table(found), flush=True)
-    LOG.info("figure in %s", figure)
+    if figure is not None:
+        LOG.info("figure in %s", figure)
     if options.output is not None:
         on_root(comm, replace_text, folder / COMPARISON, json_text + "\n")
         LOG.info("numbers in %s", folder / COMPARISON)

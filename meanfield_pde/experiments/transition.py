@@ -35,6 +35,7 @@ from meanfield_pde.experiments.transition_states import (
     kind_of_transition,
     ways,
 )
+from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.figures.transition import draw_transition
 from meanfield_pde.results.tables import Row, write_summary, write_table
 from meanfield_pde.solver.stationary import Growth, Stationary
@@ -132,7 +133,9 @@ def _conclude(
             (directory / name).unlink(missing_ok=True)
     write_summary(directory, summary | {"versions": versions()})
     if rows or branch:
-        draw_transition(directory, case.attention, rows, branch, uniform, summary)
+        drawn_if_possible(
+            draw_transition, directory, case.attention, rows, branch, uniform, summary
+        )
 
 
 def _analyse(

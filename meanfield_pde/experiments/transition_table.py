@@ -13,8 +13,7 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.results.tables import Row, read_table, write_table
-from meanfield_pde.support.files import replace_file
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.npz import read_arrays, write_arrays
 
 STATE = "state.npz"
 
@@ -29,10 +28,7 @@ def keep(table: Path, rows: Sequence[Row], missing: Sequence[Missing], masses: n
     write_table(table, rows)
     without = np.array([(way, repr(s), why) for way, s, why in missing], dtype=str).reshape(-1, 3)
 
-    def write(path: Path) -> None:
-        np.savez(path, rows=len(rows), missing=without, masses=masses)
-
-    replace_file(table.with_name(STATE), write)
+    write_arrays(table.with_name(STATE), {"rows": len(rows), "missing": without, "masses": masses})
 
 
 def resume(

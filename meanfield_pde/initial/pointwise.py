@@ -13,6 +13,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import Content, InitialDensity
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.support.checks import LEAST_MASS
 
 PROBES = {2: 4096, 3: 20480}
 # Candidates of one round of rejection, and the rounds after which a density is given up, if less
@@ -53,6 +54,11 @@ class PointwiseDensity(InitialDensity):
         bound = _HEADROOM * float(self._checked(probes(dimension)).max())
         if not bound > 0:
             raise InputError("the initial density is zero wherever it was tried")
+        if bound < LEAST_MASS:
+            raise InputError(
+                f"the initial density is below {LEAST_MASS:g} wherever it was tried, where doubles "
+                "lose their digits; scale it, its mass does not matter"
+            )
         accepted: list[np.ndarray] = []
         for tried in itertools.count(1):
             candidates = uniform_points(generator, _CANDIDATES, dimension)

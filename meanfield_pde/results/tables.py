@@ -16,7 +16,7 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import AXES
-from meanfield_pde.results.names import SUMMARY
+from meanfield_pde.results.names import HISTORY, SUMMARY
 from meanfield_pde.support.checks import check_file
 from meanfield_pde.support.files import append, replace_text
 from meanfield_pde.support.old_names import new_columns
@@ -24,6 +24,7 @@ from meanfield_pde.support.plain import json_text
 
 Row = dict[str, Any]
 CHECKSUM = "sha256"  # the key of summary.json with a checksum of all the others
+HISTORY_CHECKSUM = "history_sha256"  # the one with that of history.csv, as it was written
 
 
 def read_table(path: Path) -> list[Row]:
@@ -152,11 +153,12 @@ def _line(row: Row) -> str:
     return ",".join(str(int(x)) if name == "step" else repr(x) for name, x in row.items())
 
 
-def read_summary(directory: Path, *, checked: bool = False) -> dict[str, Any]:
-    """What summary.json says; InputError unless it is what was written.
+def read_summary(directory: Path, rows: Sequence[Row], *, checked: bool = False) -> dict[str, Any]:
+    """What summary.json says of a run; InputError unless it is what was written.
 
     Args:
         directory: where it is.
+        rows: of the history, which it belongs to.
         checked: whether it must have a checksum; an earlier version wrote none.
     """
     path = directory / SUMMARY
@@ -174,14 +176,24 @@ def read_summary(directory: Path, *, checked: bool = False) -> dict[str, Any]:
             f"{path}: not a readable summary (its checksum is {'wrong' if digest else 'missing'}: "
             "it was edited or damaged since the run wrote it, and `run --resume` writes it again)"
         )
+    digest = found.pop(HISTORY_CHECKSUM, None)
+    if (checked or digest is not None) and digest != _digest(_history_text(rows)):
+        raise InputError(
+            f"{path}: the summary of another run than that of {HISTORY}; `run --resume` writes it "
+            "again"
+        )
     return found
 
 
-def write_summary(directory: Path, summary: dict[str, Any]) -> None:
-    """Write summary.json, with a checksum of all else in it."""
-    replace_text(directory / SUMMARY, _summary_text(summary))
+def write_summary(directory: Path, summary: dict[str, Any], rows: Sequence[Row] = ()) -> None:
+    """Write summary.json, with checksums of the history it belongs to, if any, and of all in it."""
+    belongs = {HISTORY_CHECKSUM: _digest(_history_text(rows))} if rows else {}
+    replace_text(directory / SUMMARY, _summary_text(summary | belongs))
 
 
 def _summary_text(summary: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json_text(summary).encode()).hexdigest()
-    return json_text(summary | {CHECKSUM: digest}) + "\n"
+    return json_text(summary | {CHECKSUM: _digest(json_text(summary))}) + "\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

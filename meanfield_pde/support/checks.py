@@ -23,9 +23,13 @@ import numpy as np
 
 from meanfield_pde.errors import InputError, TimeIndexError
 
+LARGEST_COORDINATE = 1e100  # whose square, and the costs made of it, are finite
 # Points that a user gives, tokens or vertices, may be off the unit sphere by this much: single
 # precision. They are put back on it.
 OFF_SPHERE = 1e-6
+# The mass of a density before it is scaled to one: a double below 1e-308 is a multiple of 5e-324
+# only, and what is made of the density in small cells is far smaller than the density.
+LEAST_MASS = 1e-280
 # Entries of matrices: of four factors the product is in the range of doubles.
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e-70, 1e70
 LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes, on all file systems in use
@@ -153,6 +157,33 @@ def numbers_as_given(given: Any, name: str, what: str = "an array") -> np.ndarra
     return array
 
 
+def points_of(
+    given: Any, dimension: int | None = None, name: str = "points", *, clouds: bool = False
+) -> np.ndarray:
+    """The points as floats, N x d; InputError unless they are up to 1e100, and d fits.
+
+    Args:
+        given: the points; one alone is a row.
+        dimension: d; any, if left out.
+        name: of the points.
+        clouds: whether there may be axes before these two, and numbers that are not finite, as in
+            a scheme that diverges.
+    """
+    points = np.atleast_2d(numbers(given, name))
+    d = points.shape[-1] if dimension is None else dimension
+    if (points.ndim > 2 and not clouds) or points.shape[-1] != d:
+        shape = "d numbers each" if dimension is None else f"{d} coordinates"
+        raise InputError(f"{name} must be rows of {shape}, got an array of shape {points.shape}")
+    wrong = ~(np.abs(points) <= LARGEST_COORDINATE)
+    if wrong.any() and not clouds:
+        *row, _ = np.argwhere(wrong)[0].tolist()
+        raise InputError(
+            f"{name} must be finite, up to {LARGEST_COORDINATE:g}, got "
+            f"{points[tuple(row)].tolist()} in row {row[-1]}"
+        )
+    return points
+
+
 def magnitudes(array: np.ndarray, name: str) -> np.ndarray:
     """The array, or InputError unless its entries are finite and not all out of a common range.
 
@@ -173,7 +204,8 @@ def magnitudes(array: np.ndarray, name: str) -> np.ndarray:
 
 def to_path(value: Any, name: str) -> Path:
     """The value as a path, or InputError if it cannot be one."""
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
         raise InputError(f"{name} must be a path in quotes, got {reprlib.repr(value)}")
     path = Path(value)
     try:

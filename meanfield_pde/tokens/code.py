@@ -14,6 +14,7 @@ Ranks share out the velocities and gather them all: each integrates the same, bi
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -34,6 +35,9 @@ from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
 from meanfield_pde.tokens.noise import Velocity, euler_maruyama, longest_step, splitting
 
+LOG = logging.getLogger("meanfield_pde")
+
+WORTH_SAYING = 1e4  # steps, of a millisecond or more each: some seconds
 # At zero temperature the velocity may jump back and forth, and error control then creeps: this many
 # steps must cover at least this length of time, in units of 1/|V|.
 WATCHED_STEPS = 500
@@ -87,7 +91,10 @@ def simulate_tokens(
     _check_numbers(step, residual, tolerance, noise, seed)
     longest = step or min(longest_step(layer, noise) for layer in attention.layers)
     remedy = f"steps are at most {longest:.1e} long"
-    check_ends((until - start) / longest, f"until = {until:g}", remedy)
+    steps = (until - start) / longest
+    check_ends(steps, f"until = {until:g}", remedy)
+    if steps > WORTH_SAYING:
+        LOG.info("about %.3g steps, of %.1e each", steps, longest)
     set_threads(comm)
     x, weights = given.tokens[0], given.masses
 

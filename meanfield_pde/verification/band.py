@@ -21,8 +21,8 @@ import numpy as np
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.cells import Cells
-from meanfield_pde.support.files import replace_file
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.checks import check_file
+from meanfield_pde.support.npz import read_arrays, write_arrays
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.verification.features import Features, density_quantiles, features
 from meanfield_pde.verification.samples import follow_samples, sample_cells
@@ -40,6 +40,7 @@ TRANSPORT_TIMES = 3
 _BLOCK = 64
 # Of these W_1, which only scale the numbers that are shown: far below the spread of samples.
 _RTOL = 1e-3
+_ARRAYS = {"key", "times", "distances", "moments", "ratio"}  # of a file
 
 
 class Densities(Protocol):
@@ -130,7 +131,7 @@ class SamplingBand:
             "moments": self.features.moments,
             "ratio": self.ratio,
         }
-        replace_file(path, lambda part: np.savez_compressed(part, allow_pickle=False, **arrays))
+        write_arrays(path, arrays)
 
 
 def sampling_band(
@@ -246,6 +247,24 @@ def band_key(
     for array in numbers:
         digest.update(np.ascontiguousarray(array, dtype=float).tobytes())
     return digest.hexdigest()
+
+
+def check_band_file(path: Path) -> None:
+    """InputError unless a band can be kept in a file, in which nothing else is."""
+    if path.suffix.lower() != ".npz":
+        raise InputError(f"{path}: samples are kept in a file that ends in .npz")
+    if not path.exists():
+        return
+    check_file(path, f"{path}: samples are kept in a file, and this is none")
+    try:
+        others = read_arrays(path).keys() - _ARRAYS
+    except InputError:  # damaged, and made again
+        return
+    if others:
+        raise InputError(
+            f"{path}: holds other arrays ({', '.join(sorted(others)[:3])}), and would be replaced "
+            "by samples; name another file"
+        )
 
 
 def read_band(path: Path, key: str) -> SamplingBand | None:

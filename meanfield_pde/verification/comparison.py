@@ -18,17 +18,19 @@ from mpi4py import MPI
 import numpy as np
 
 from meanfield_pde.attention.heads import is_one_head
-from meanfield_pde.errors import InputError
+from meanfield_pde.attention.layers import stack
+from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.threads import set_threads
-from meanfield_pde.tokens.cloud import TokenCloud
+from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
 from meanfield_pde.verification.band import (
     MOST_TOKENS,
     Densities,
     SamplingBand,
     band_key,
+    check_band_file,
     densities_at,
     read_band,
     sampling_band,
@@ -53,6 +55,7 @@ MOST_SAMPLES = 1_000_000
 # Steps make no difference to the p-value if they move tokens by less of the sampling error than
 # this part (chosen, not tuned).
 NEGLIGIBLE = 0.1
+_SAME = 1e-12  # matrices that differ by no more are one: they were written in single digits, say
 # Of the distances shown, far below their sampling error.
 _RTOL = 1e-8
 
@@ -89,9 +92,11 @@ def compare_tokens(
     whole(seed, "the seed", 0)
     if samples is not None and whole(samples, "the number of samples", 2) > MOST_SAMPLES:
         raise InputError(f"the number of samples must be at most {MOST_SAMPLES}, got {samples}")
+    file = None if band_file is None else Path(band_file)
+    if file is not None:
+        on_root(comm, check_band_file, file)
     set_threads(comm)
     ours, theirs, common = _chosen_times(result, cloud)
-    file = None if band_file is None else Path(band_file)
     samples = samples or max(sample_count(cloud.tokens.shape[1]), round(1 / level))
     with Bar(progress and comm.rank == 0, samples + 2 * len(ours)) as bar:
         diagnosis = _diagnosis(result, cloud, layer_step, comm)
@@ -240,7 +245,7 @@ def _band(
     if file is not None and comm.rank == 0:
         try:
             band.write(file)
-        except OSError:  # it is made again the next time
+        except StorageError:  # it is made again the next time
             return band
     return band
 
@@ -298,6 +303,7 @@ def _notes(
     beta = attention.beta
     if cloud.beta is not None and not math.isnan(beta) and cloud.beta != beta:
         notes.append(f"the token file says beta = {cloud.beta:g}, the density has {beta:g}")
+    notes += _contradictions(result, cloud)
     if layer_step is not None:
         notes.append(f"times count layers of {layer_step:g}")
     if result.noise and len(cloud.times) > 1:
@@ -309,6 +315,18 @@ def _notes(
     if cloud.times[-1] > attention.end * (1 + 1e-9):
         notes.append(f"times after the last of {len(attention.layers)} layers are left aside")
     return tuple(notes)
+
+
+def _contradictions(result: Densities, cloud: TokenCloud) -> list[str]:
+    """A note for each matrix that the tokens were moved by and the density was not."""
+    notes = []
+    for name in WEIGHTS:
+        theirs, ours = getattr(cloud, name), stack(result.attention, name)
+        if theirs is None:
+            continue
+        if theirs.shape != ours.shape or not np.allclose(theirs, ours, rtol=_SAME, atol=_SAME):
+            notes.append(f"the token file says another {name} than the density has")
+    return notes
 
 
 def _listed(times: np.ndarray) -> str:
