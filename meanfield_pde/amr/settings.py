@@ -17,6 +17,7 @@ MAX_CELLS = 200_000
 MOST_CELLS = 2**31 - 1  # cells are numbered by 32-bit integers
 # A ring of cells is a loop over all of them: more than these are more than a mesh of any use has.
 MOST_RINGS = 1000
+_PROFILE = ("profile_coarsen", "profile_refine")
 MOST_HALVINGS = 12  # a patch has 4^h pieces on the sphere: 10^7 and a GB with twelve
 
 
@@ -161,6 +162,10 @@ class AdaptSettings:
         zero = ("coarsen_to", "profile_coarsen", "buffer", "short_step", "initial_rounds")
         check_settings(self, "adapt.", zero=zero)
         _check_most(self.buffer, "adapt.buffer", MOST_RINGS)
+        for names in (("coarsen_to", "refine_to", "refine_above"), _PROFILE):
+            shares = [getattr(self, name) for name in names]
+            if sorted(shares) != shares or shares[-1] > 1:
+                raise InputError(f"adapt: {' <= '.join(names)} <= 1 must hold, got {shares}")
 
     @classmethod
     def of(cls, given: float | AdaptSettings | None, dimension: int) -> AdaptSettings | None:

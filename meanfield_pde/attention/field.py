@@ -59,6 +59,7 @@ class ConstantField(TermBeside):
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """Rotations about b commute with it: Omega b = 0."""
+        generators = points_of(generators, self.dimension, "generators", clouds=True)
         return [generators @ (self.vector / max(self.speed_bound, 1e-300))]
 
     @classmethod

@@ -100,7 +100,9 @@ class Attention(VelocityTerm):
         key_query = key.T @ query
         object.__setattr__(self, "key_query", key_query)  # B^T, so that z = B^T x
         if not isinstance(self.normalise, bool | np.bool_):
-            raise InputError(f"attention.normalise must be true or false, got {self.normalise!r}")
+            raise InputError(
+                f"attention.normalise must be true or false, got {shown(self.normalise)}"
+            )
         if not self.normalise:
             self._check_exponent()
         if self.zero_temperature:
@@ -152,6 +154,9 @@ class Attention(VelocityTerm):
         tokens, unlike that of a density, whose support is the whole sphere.
         """
         x = points_of(x, self.dimension, "x", clouds=True)
+        real(tolerance, "tolerance", "a number > 0 and <= 1", lambda t: 0 < t <= 1)
+        if sources is not None and x.ndim > 2:
+            raise InputError(f"x must be rows of {self.dimension} coordinates, got {x.shape}")
         if sources is not None and self.zero_temperature:
             masses = np.exp(sources.log_masses)
             mean = hardmax_mean(x @ self.key_query.T, sources.points, masses)
@@ -207,7 +212,7 @@ class Attention(VelocityTerm):
                 denominator, relative to ∫ exp(beta <B^T x, y>) dmu(y).
         """
         x = points_of(x, self.dimension, "x")
-        real(tolerance, "tolerance", "a number > 0", lambda t: t > 0)
+        real(tolerance, "tolerance", "a number > 0 and <= 1", lambda t: 0 < t <= 1)
         if self.zero_temperature:
             return self._cold_mean(x)
         if points is None or masses is None:

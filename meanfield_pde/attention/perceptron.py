@@ -98,6 +98,7 @@ class Perceptron(TermBeside):
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """Rotations that change neither what goes in nor what comes out commute with it."""
+        generators = points_of(generators, self.dimension, "generators", clouds=True)
         out = np.column_stack([self.weights_out, self.bias_out])
         matrices = [
             matrix / max(float(np.abs(matrix).max()), 1e-300) for matrix in (self.weights_in, out)

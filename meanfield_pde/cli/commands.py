@@ -25,7 +25,7 @@ from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.measures import read_measure
 from meanfield_pde.results.names import FIGURES
-from meanfield_pde.support.files import check_writable, replace_text
+from meanfield_pde.support.files import check_output, check_writable, make_folder, replace_text
 from meanfield_pde.support.memory import check_fits
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import signals_noted
@@ -99,8 +99,7 @@ def limit(options: argparse.Namespace) -> None:
     def write(text: str) -> None:
         if options.output.exists() and options.output.samefile(options.case):
             raise InputError(f"{options.output}: --output is the case file itself; name another")
-        if not options.output.parent.is_dir():
-            raise InputError(f"{options.output}: there is no folder {options.output.parent}")
+        check_output(options.output)
         replace_text(options.output, text + "\n")
 
     text = on_root(MPI.COMM_WORLD, describe)
@@ -175,6 +174,7 @@ def tokens(options: argparse.Namespace) -> None:
     path = options.output or case.output.directory / "tokens.npz"
     if path.suffix.lower() != ".npz":  # the weights are written, too, which a .csv cannot hold
         raise InputError(f"--output must end in .npz, got {path}")
+    on_root(comm, _check_tokens_file, path)
     # The positions at all times, and those that one integration works with.
     numbers = options.count * case.dimension * (len(case.time.save_times) + 40)
     check_fits(8.0 * numbers, f"--count {options.count}", "take fewer tokens")
@@ -194,6 +194,12 @@ def tokens(options: argparse.Namespace) -> None:
 
     on_root(comm, write_tokens, path, cloud)
     LOG.info("%s: %d tokens at %d times", path, options.count, len(cloud.times))
+
+
+def _check_tokens_file(path: Path) -> None:
+    """InputError unless tokens can be written to a file; said before they are moved."""
+    make_folder(path.parent)
+    check_output(path)
 
 
 def compare(options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import did_you_mean, points_of
+from meanfield_pde.support.checks import did_you_mean, points_of, shown
 
 FUNCTIONS: dict[str, np.ufunc] = {
     "abs": np.absolute,
@@ -69,7 +69,7 @@ class Expression:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            raise InputError(f"an expression must be a string, got {self.text!r}")
+            raise InputError(f"an expression must be a string, got {shown(self.text)}")
         program: list[float | str | np.ufunc] = []
         self._append(_parse(self.text), program, 0)
         object.__setattr__(self, "_program", tuple(program))

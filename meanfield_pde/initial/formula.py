@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.expression import Expression
 from meanfield_pde.initial.pointwise import PointwiseDensity, probes
-from meanfield_pde.support.checks import LEAST_MASS, points_of
+from meanfield_pde.support.checks import LEAST_MASS, points_of, shown
 
 VARIABLES = ("x", "y", "z")
 # Values below zero by no more than this fraction of the largest are the rounding of a zero, as in
@@ -40,7 +39,7 @@ class ExpressionDensity(PointwiseDensity):
     def __post_init__(self) -> None:
         if not isinstance(self.expression, str):
             raise InputError(
-                f"initial.density must be a formula in quotes, got {reprlib.repr(self.expression)}"
+                f"initial.density must be a formula in quotes, got {shown(self.expression)}"
             )
         _expression(self.expression, 3)
 

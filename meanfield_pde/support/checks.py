@@ -54,10 +54,10 @@ def is_number(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """The value for a message, cut short; Python prints no whole number of very many digits."""
+    """The value for a message, cut short; not all objects can be printed, nor all whole numbers."""
     try:
         return reprlib.repr(value)
-    except ValueError:
+    except Exception:  # what `__repr__` of somebody else's object raises
         return f"one that cannot be printed, of type {type(value).__name__}"
 
 
@@ -98,7 +98,7 @@ def duration(text: str, name: str) -> float:
     if seconds <= 0:
         raise InputError(
             f'{name} must be a number of steps or a time such as "90s", "10min" or "1.5h", '
-            f"got {reprlib.repr(text)}"
+            f"got {shown(text)}"
         )
     return seconds
 
@@ -123,7 +123,7 @@ def choice(value: Any, name: str, options: Collection[str]) -> None:
     if not isinstance(value, str) or value not in options:
         raise InputError(
             f"{name} must be one of {', '.join(map(repr, options))}, "
-            f"got {reprlib.repr(value)}{did_you_mean(value, options)}"
+            f"got {shown(value)}{did_you_mean(value, options)}"
         )
 
 
@@ -131,20 +131,24 @@ def number_list(value: Any, name: str) -> Collection[Any]:
     """The value, or InputError if it is not a list; its entries are still to be checked."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if not (is_list or (isinstance(value, np.ndarray) and value.ndim)):
-        raise InputError(f"{name} must be a list of numbers, got {reprlib.repr(value)}")
+        raise InputError(f"{name} must be a list of numbers, got {shown(value)}")
     return value
 
 
 def numbers(given: Any, name: str, what: str = "an array") -> np.ndarray:
     """The array as floats, or InputError if it does not hold real numbers."""
-    return numbers_as_given(given, name, what).astype(float)
+    array = numbers_as_given(given, name, what)
+    try:
+        return array.astype(float)
+    except MemoryError:  # one that is broadcast takes none itself
+        raise InputError(f"{name} has {array.size} entries, more than memory holds") from None
 
 
 def numbers_as_given(given: Any, name: str, what: str = "an array") -> np.ndarray:
     """The array in the type that it has, or InputError if it does not hold real numbers."""
     try:
         array = np.asarray(given)
-    except (ValueError, TypeError, OverflowError):
+    except Exception:  # rows of different lengths, or what somebody else's `__array__` raises
         raise InputError(f"{name} must be {what} of numbers whose rows have equal length") from None
     if array.dtype.kind not in "iuf":
         raise InputError(f"{name} must be {what} of real numbers, got type {array.dtype}")
@@ -204,9 +208,12 @@ def magnitudes(array: np.ndarray, name: str) -> np.ndarray:
 
 def to_path(value: Any, name: str) -> Path:
     """The value as a path, or InputError if it cannot be one."""
-    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    try:
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    except Exception:  # of somebody else's `__fspath__`
+        text = None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InputError(f"{name} must be a path in quotes, got {reprlib.repr(value)}")
+        raise InputError(f"{name} must be a path in quotes, got {shown(value)}")
     path = Path(value)
     try:
         lengths = [len(os.fsencode(part)) for part in path.parts]
@@ -214,7 +221,7 @@ def to_path(value: Any, name: str) -> Path:
     except UnicodeEncodeError:
         raise InputError(
             f"{name} has characters in it that are not text in the encoding "
-            f"{sys.getfilesystemencoding()}, got {reprlib.repr(str(path))}; rename it, or set "
+            f"{sys.getfilesystemencoding()}, got {shown(str(path))}; rename it, or set "
             "LC_ALL to C.UTF-8"
         ) from None
     if any(length > LONGEST_NAME for length in lengths):
@@ -302,7 +309,7 @@ def matrix_rows(given: Any, name: str) -> list[list[float]]:
     """The rows of a matrix as lists of floats, or InputError that names the entry."""
     if not isinstance(given, list) or not all(isinstance(row, list) for row in given):
         raise InputError(
-            f"{name} must be a matrix [[...], [...]], a list of rows, got {reprlib.repr(given)}"
+            f"{name} must be a matrix [[...], [...]], a list of rows, got {shown(given)}"
         )
     rows = [
         [real(entry, f"{name}[{i}][{j}]", "a finite number") for j, entry in enumerate(row)]

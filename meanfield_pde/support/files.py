@@ -25,6 +25,8 @@ from meanfield_pde.support.checks import check_no_device
 _MARK = "meanfield_pde-tmp"
 # What is wrong with a path, whatever the disk: a folder, a name too long, a loop of links.
 _NO_SUCH_PLACE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+# What is wrong with a folder where nothing was written yet: no files are made there, or not by us.
+_NOT_FOR_US = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 _TEMPORARY = re.compile(rf"\.(?P<stem>.+)\.{_MARK}-\d+(?P<suffix>\.\w+)?")
 
 
@@ -68,6 +70,23 @@ def check_writable(folder: Path) -> None:
     make_folder(folder)
     with writing(folder), tempfile.TemporaryFile(dir=folder):
         pass
+
+
+def check_output(path: Path) -> None:
+    """InputError unless a file can be made, or replaced, at a path whose folder is there."""
+    check_no_device(path)
+    if path.is_dir():
+        raise InputError(f"{path}: cannot be written (it is a folder)")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}")
+    with writing(path):
+        try:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        except OSError as error:
+            if error.errno not in _NOT_FOR_US:
+                raise
+            raise InputError(f"{path}: cannot be written ({_reason(error)})") from error
 
 
 def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | None = None) -> None:

@@ -131,7 +131,8 @@ class _Pieces:
     def masses(self, pieces: np.ndarray, parent: np.ndarray) -> np.ndarray:
         """Mass of each piece of the cells `parent`."""
         if self._density is not None:
-            return integrate(self._density, pieces, self._length_scale, self._peaks)
+            with np.errstate(over="ignore"):  # refused by its total
+                return integrate(self._density, pieces, self._length_scale, self._peaks)
         return self._masses[parent] * _shares(cell_volume(pieces), parent, len(self._masses))
 
     def moments(
@@ -145,7 +146,8 @@ class _Pieces:
             rho = np.ones(len(points)) if density is None else density(points)
             return np.column_stack([rho, rho * f, rho * f * f])
 
-        mass, first, second = integrate(integrand, pieces, self._length_scale, self._peaks).T
+        with np.errstate(over="ignore"):
+            mass, first, second = integrate(integrand, pieces, self._length_scale, self._peaks).T
         if density is None:
             scale = self.masses(pieces, parent) / np.where(mass > 0, mass, 1)
             return scale * mass, scale * first, scale * second

@@ -29,7 +29,7 @@ from meanfield_pde.attention.term import Sources
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.support.arguments import typed_except
-from meanfield_pde.support.checks import check_ends, number_list, real, whole
+from meanfield_pde.support.checks import check_ends, number_list, real, shown, whole
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
@@ -113,7 +113,7 @@ def _check_numbers(
     step: float | None, residual: bool, tolerance: float, noise: float, seed: int
 ) -> None:
     if step is not None and not 0 < step < math.inf:
-        raise InputError(f"the step must be a number > 0, got {step!r}")
+        raise InputError(f"the step must be a number > 0, got {shown(step)}")
     if residual and step is None:
         raise InputError("residual = True applies to Euler steps; give a step")
     if not 1e-13 <= tolerance <= 1e-2:

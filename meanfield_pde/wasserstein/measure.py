@@ -61,8 +61,10 @@ class Measure:
         object.__setattr__(self, "masses", masses)
         if self.spread is not None:
             spread = np.atleast_1d(numbers(self.spread, "spread"))
-            if spread.shape != masses.shape or not (spread >= 0).all():
-                raise InputError("the spread of a measure needs one number >= 0 for each atom")
+            if spread.shape != masses.shape or not (np.isfinite(spread) & (spread >= 0)).all():
+                raise InputError(
+                    "the spread of a measure needs one finite number >= 0 for each atom"
+                )
             object.__setattr__(self, "spread", spread)
 
     @property
