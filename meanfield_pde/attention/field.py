@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meanfield_pde.attention.term import Sources, TermBeside
+from meanfield_pde.attention.term import Sources, TermBeside, generators_of
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import number_list, points_of, real
 
@@ -59,7 +59,7 @@ class ConstantField(TermBeside):
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """Rotations about b commute with it: Omega b = 0."""
-        generators = points_of(generators, self.dimension, "generators", clouds=True)
+        generators = generators_of(generators, self.dimension)
         return [generators @ (self.vector / max(self.speed_bound, 1e-300))]
 
     @classmethod

@@ -213,18 +213,19 @@ class Attention(VelocityTerm):
         """
         x = points_of(x, self.dimension, "x")
         real(tolerance, "tolerance", "a number > 0 and <= 1", lambda t: 0 < t <= 1)
+        if points is not None and masses is not None:
+            points = points_of(points, self.dimension)
+            masses = numbers(masses, "masses")
+            if masses.shape != points.shape[:1] or not (np.isfinite(masses) & (masses >= 0)).all():
+                raise InputError(
+                    f"masses must be {len(points)} finite numbers >= 0, one for each point"
+                )
+            if not masses.any():
+                raise InputError("masses must not all be zero")
         if self.zero_temperature:
             return self._cold_mean(x)
         if points is None or masses is None:
             raise InputError("at finite beta the mean value needs the points and masses")
-        points = points_of(points, self.dimension)
-        masses = numbers(masses, "masses")
-        if masses.shape != points.shape[:1] or not (np.isfinite(masses) & (masses >= 0)).all():
-            raise InputError(
-                f"masses must be {len(points)} finite numbers >= 0, one for each point"
-            )
-        if not masses.any():
-            raise InputError("masses must not all be zero")
         return self._mean(x, Sources.of(points, masses), tolerance)
 
     def _cold_mean(self, x: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import ndtr
 
-from meanfield_pde.attention.term import Sources, TermBeside
+from meanfield_pde.attention.term import Sources, TermBeside, generators_of
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import (
     choice,
@@ -98,7 +98,7 @@ class Perceptron(TermBeside):
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """Rotations that change neither what goes in nor what comes out commute with it."""
-        generators = points_of(generators, self.dimension, "generators", clouds=True)
+        generators = generators_of(generators, self.dimension)
         out = np.column_stack([self.weights_out, self.bias_out])
         matrices = [
             matrix / max(float(np.abs(matrix).max()), 1e-300) for matrix in (self.weights_in, out)

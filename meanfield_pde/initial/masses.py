@@ -7,7 +7,7 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.support.checks import LEAST_MASS
+from meanfield_pde.support.checks import check_mass
 from meanfield_pde.support.ranks import shared_errors
 
 
@@ -23,9 +23,5 @@ def cell_masses(initial: InitialLike, volumes: FiniteVolumes) -> np.ndarray:
         raise InputError("the initial density must be finite and >= 0 in every cell")
     with np.errstate(over="ignore"):
         total = every.sum()
-    if not (np.isfinite(total) and total >= LEAST_MASS):
-        raise InputError(
-            f"the initial density must have a finite mass of {LEAST_MASS:g} or more, got "
-            f"{total:g}; scale it, its mass does not matter"
-        )
+    check_mass(total, "the initial density")
     return masses / total

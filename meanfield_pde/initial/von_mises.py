@@ -15,8 +15,8 @@ from scipy.stats import vonmises_fisher
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.pointwise import PointwiseDensity, uniform_points
 from meanfield_pde.mesh.geometry import normalised
-from meanfield_pde.support.arguments import check_fields
-from meanfield_pde.support.checks import known_keys, number_list, points_of, real
+from meanfield_pde.support.arguments import check_fields, typed
+from meanfield_pde.support.checks import known_keys, number_list, points_of, real, whole
 
 # Beyond this the rounding of a point of the sphere, 1e-16, is no longer small against the width.
 MAX_CONCENTRATION = 1e12
@@ -76,8 +76,10 @@ class Component:
         distance_squared = ((points - self.direction) ** 2).sum(axis=1)
         return np.exp(-0.5 * k * distance_squared) / scaled_mass
 
+    @typed
     def sample(self, generator: np.random.Generator, count: int) -> np.ndarray:
         """Independent tokens of this component."""
+        whole(count, "count", 1)
         if self.concentration == 0:
             return uniform_points(generator, count, len(self.mean))
         law = vonmises_fisher(self.direction, self.concentration)

@@ -177,7 +177,7 @@ def read_summary(directory: Path, rows: Sequence[Row], *, checked: bool = False)
             "it was edited or damaged since the run wrote it, and `run --resume` writes it again)"
         )
     digest = found.pop(HISTORY_CHECKSUM, None)
-    if (checked or digest is not None) and digest != _digest(_history_text(rows)):
+    if checked and digest != _digest(_history_text(rows)):
         raise InputError(
             f"{path}: the summary of another run than that of {HISTORY}; `run --resume` writes it "
             "again"

@@ -161,6 +161,17 @@ def numbers_as_given(given: Any, name: str, what: str = "an array") -> np.ndarra
     return array
 
 
+def check_mass(total: float, what: str) -> None:
+    """InputError unless the mass of a density is positive, finite and not near the least double."""
+    if not (math.isfinite(total) and total > 0):
+        raise InputError(f"{what} must have a positive, finite mass, got {total:g}")
+    if total < LEAST_MASS:
+        raise InputError(
+            f"{what} must have a mass of {LEAST_MASS:g} or more, below which doubles lose their "
+            f"digits, got {total:g}; scale it, its mass does not matter"
+        )
+
+
 def points_of(
     given: Any, dimension: int | None = None, name: str = "points", *, clouds: bool = False
 ) -> np.ndarray:

@@ -21,7 +21,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.clipping import padded, split, split_polygons, triangulated
 from meanfield_pde.mesh.geometry import cell_mean, cell_spread, cell_volume, integrate, normalised
 from meanfield_pde.support.arguments import typed
-from meanfield_pde.support.checks import LEAST_MASS, numbers, points_of, shown
+from meanfield_pde.support.checks import check_mass, numbers, points_of, shown
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -158,11 +158,7 @@ class _Pieces:
         if self._density is None:
             return masses
         total = total_mass(masses)
-        if not (math.isfinite(total) and total >= LEAST_MASS):
-            raise InputError(
-                f"a density must have a finite mass of {LEAST_MASS:g} or more, got {total:g}; "
-                "scale it, its mass does not matter"
-            )
+        check_mass(total, "a density")
         return masses / total
 
 
