@@ -318,15 +318,31 @@ def _notes(
 
 
 def _contradictions(result: Densities, cloud: TokenCloud) -> list[str]:
-    """A note for each matrix that the tokens were moved by and the density was not."""
-    notes = []
-    for name in WEIGHTS:
-        theirs, ours = getattr(cloud, name), stack(result.attention, name)
-        if theirs is None:
-            continue
-        if theirs.shape != ours.shape or not np.allclose(theirs, ours, rtol=_SAME, atol=_SAME):
-            notes.append(f"the token file says another {name} than the density has")
-    return notes
+    """A note for each matrix that the tokens were moved by and the density was not.
+
+    Of query and key only their product matters.
+    """
+    ours = {name: stack(result.attention, name) for name in WEIGHTS}
+    given = {name: getattr(cloud, name) for name in WEIGHTS}
+    theirs: dict[str, np.ndarray] = {n: one for n, one in given.items() if one is not None}
+    if {"query", "key"} <= theirs.keys():
+        for both in (ours, theirs):
+            query, key = both.pop("query"), both.pop("key")
+            if query.shape[:-1] == key.shape[:-1]:
+                both["query^T key"] = np.swapaxes(query, -1, -2) @ key
+    return [
+        f"the token file says another {name} than the density has"
+        for name, matrix in theirs.items()
+        if not _alike(matrix, ours[name])
+    ]
+
+
+def _alike(matrix: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two matrices are the same to rounding; one may be that of all layers and heads."""
+    try:
+        return np.allclose(matrix, other, rtol=_SAME, atol=_SAME)
+    except ValueError:  # of other layers or heads
+        return False
 
 
 def _listed(times: np.ndarray) -> str:

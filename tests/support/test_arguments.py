@@ -402,3 +402,18 @@ def test_densities_so_small_that_their_digits_are_lost_are_refused(scale):
 def test_a_comment_in_a_formula_is_refused():
     with pytest.raises(InputError, match=r"'#' is not allowed.* at column 3"):
         ExpressionDensity("1 # + 0.5*x")
+
+
+def test_cells_at_zero_temperature_where_there_are_none_are_refused():
+    moving = solve(ATTENTION, circle_mesh(8), until=0.0, adapt=0.5)
+    for wrong in (True, "x", np.eye(2)):
+        with pytest.raises(InputError, match=r"zero.temperature"):
+            moving.cells_at(0, zero_temperature=wrong)
+
+
+def test_densities_are_drawn_from_by_generators_only():
+    for density in (Uniform(), ExpressionDensity("1 + 0.5*x"), Tokens(IDENTITY)):
+        for wrong in ({"generator": 1}, {"count": 0}, {"count": "x"}, {"dimension": None}):
+            given = {"generator": np.random.default_rng(0), "count": 3, "dimension": 2} | wrong
+            with pytest.raises(InputError, match=next(iter(wrong))):
+                density.sample(**given)
