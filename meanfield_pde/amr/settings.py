@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.arguments import check_settings
+from meanfield_pde.support.arguments import check_settings, typed
 from meanfield_pde.support.checks import real, whole
 
 # Cells up to which an adaptive mesh may grow by default: forest, remap and indicators are arrays of
@@ -175,6 +175,7 @@ class AdaptSettings:
         settings = given if isinstance(given, AdaptSettings) else cls(given)
         return settings.checked(dimension)
 
+    @typed
     def checked(self, dimension: int) -> AdaptSettings:
         """The same; InputError if a smooth density takes more cells than are allowed.
 

@@ -417,3 +417,29 @@ def test_densities_are_drawn_from_by_generators_only():
             given = {"generator": np.random.default_rng(0), "count": 3, "dimension": 2} | wrong
             with pytest.raises(InputError, match=next(iter(wrong))):
                 density.sample(**given)
+
+
+def test_tokens_of_another_attention_are_noted(solution):
+    start = np.zeros(1)
+    turned = np.array([[0.6, -0.8], [0.8, 0.6]])  # of which only query^T key matters
+    same = TokenCloud(start, IDENTITY, query=turned, key=turned, value=ATTENTION.value, beta=5.0)
+    other = TokenCloud(start, IDENTITY, query=2 * IDENTITY, value=np.stack([IDENTITY] * 3))
+    both = TokenCloud(start, IDENTITY, query=turned, key=IDENTITY)
+    said = "the token file says another {} than the density has".format
+    for cloud, notes in (
+        (same, ()),
+        (other, (said("query"), said("value"))),
+        (both, (said("query^T key"),)),
+    ):
+        assert compare_tokens(solution, cloud, samples=2).notes == notes
+
+
+def test_many_steps_of_tokens_are_said_before_they_are_taken(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("meanfield_pde"), "propagate", True)
+    monkeypatch.setattr(
+        "meanfield_pde.tokens.code.evolve", lambda *a, **o: np.stack([IDENTITY] * 2)
+    )
+    with caplog.at_level(logging.INFO, "meanfield_pde"):
+        simulate_tokens(IDENTITY, ATTENTION, 0.1, step=1e-9)
+        simulate_tokens(IDENTITY, ATTENTION, 0.1, step=1e-3)
+    assert [one.message for one in caplog.records] == ["about 1e+08 steps, of 1.0e-09 each"]
