@@ -25,8 +25,6 @@ from meanfield_pde.support.checks import check_no_device
 _MARK = "meanfield_pde-tmp"
 # What is wrong with a path, whatever the disk: a folder, a name too long, a loop of links.
 _NO_SUCH_PLACE = (errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
-# What is wrong with a folder where nothing was written yet: no files are made there, or not by us.
-_NOT_FOR_US = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 _TEMPORARY = re.compile(rf"\.(?P<stem>.+)\.{_MARK}-\d+(?P<suffix>\.\w+)?")
 
 
@@ -73,7 +71,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_output(path: Path) -> None:
-    """InputError unless a file can be made, or replaced, at a path whose folder is there."""
+    """InputError unless a path can be that of a file; StorageError if it cannot be made now."""
     check_no_device(path)
     if path.is_dir():
         raise InputError(f"{path}: cannot be written (it is a folder)")
@@ -83,9 +81,7 @@ def check_output(path: Path) -> None:
         try:
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
-        except OSError as error:
-            if error.errno not in _NOT_FOR_US:
-                raise
+        except FileNotFoundError as error:  # there is such a folder, but no files are made in it
             raise InputError(f"{path}: cannot be written ({_reason(error)})") from error
 
 
