@@ -22,7 +22,7 @@ if _signals.is_command():
     _startup.report_in_one_line()
 _startup.check_surroundings()
 if _signals.is_command():
-    _startup.check_backend()
+    _startup.check_figure_settings()
 _platform.load()  # before anything that imports DOLFINx, PETSc or h5py
 
 if TYPE_CHECKING:

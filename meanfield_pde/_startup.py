@@ -18,8 +18,11 @@ from types import TracebackType
 from meanfield_pde._signals import COMMAND, RANK_VARIABLES
 from meanfield_pde.errors import InputError
 
-# Read by PETSc when it is initialised: in the home, and in the current folder.
-_OPTIONS_FILE = ".petscrc"
+# Read by PETSc when it is initialised: the first in the home, both in the current folder.
+_OPTIONS_FILES = (".petscrc", "petscrc")
+# Read from the current folder by numba, and by DOLFINx where it compiles a form.
+_LIBRARY_FILES = (".numba_config.yaml", "dolfinx_jit_options.json", "ffcx_options.json")
+_MOST_DIGITS = 9  # of a number of threads
 _MARK = "PETSC ERROR: "
 
 
@@ -46,21 +49,47 @@ def check_surroundings() -> None:
     except OSError as error:
         raise InputError(f"the current folder cannot be read ({error.strerror})") from None
     threads = os.environ.get("NUMBA_NUM_THREADS", "1").strip()
-    if not threads.isdecimal() or int(threads) < 1:
-        raise InputError(f"NUMBA_NUM_THREADS must be a positive whole number, got '{threads}'")
+    if not threads.isdecimal() or len(threads) > _MOST_DIGITS or int(threads) < 1:
+        raise InputError(f"NUMBA_NUM_THREADS must be a positive whole number, got '{threads[:80]}'")
+    for path in (*_options_files(), *map(Path, _LIBRARY_FILES), *_figure_settings()):
+        if os.path.exists(path) and not os.path.isdir(path) and not os.path.isfile(path):
+            raise InputError(f"{path} is a pipe or a device, not a file of settings; remove it")
 
 
-def check_backend() -> None:
-    """InputError unless matplotlib knows the backend that MPLBACKEND names."""
-    backend = os.environ.get("MPLBACKEND")
-    if not backend:
-        return
+def check_figure_settings() -> None:
+    """InputError unless matplotlib can read its settings, and knows the backend they name."""
+    found = [path for path in _figure_settings() if os.path.exists(path)]
+    for path in [path for path in found if not os.path.isdir(path)][:1]:
+        try:
+            path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: not readable settings of matplotlib ({error})") from None
     try:
         importlib.import_module("matplotlib")
-    except ValueError:
-        raise InputError(
-            f"MPLBACKEND must be a backend of matplotlib, got '{backend}'; unset it"
-        ) from None
+    except ValueError as error:
+        if backend := os.environ.get("MPLBACKEND"):
+            raise InputError(
+                f"MPLBACKEND must be a backend of matplotlib, got '{backend}'; unset it"
+            ) from None
+        raise InputError(f"matplotlib cannot read its settings ({error})") from None
+
+
+def _options_files() -> list[Path]:
+    """The files of options that PETSc reads, whether they are there or not."""
+    home = Path(os.environ.get("HOME", "/"))
+    return [*map(Path.cwd().joinpath, _OPTIONS_FILES), home / _OPTIONS_FILES[0]]
+
+
+def _figure_settings() -> Iterator[Path]:
+    """Where matplotlib looks for its settings, in its order; it takes the first that is there."""
+    yield Path("matplotlibrc")
+    if given := os.environ.get("MATPLOTLIBRC"):
+        yield from (Path(given), Path(given, "matplotlibrc"))
+    home = Path(os.environ.get("HOME", "/"))
+    folder = os.environ.get("MPLCONFIGDIR")
+    if not folder:
+        folder = str(Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "matplotlib"))
+    yield Path(folder, "matplotlibrc")
 
 
 @contextmanager
@@ -70,8 +99,7 @@ def options_read() -> Iterator[None]:
     PETSc writes its page on the error to standard error by itself: kept back until it is known
     what it is.
     """
-    files = [folder / _OPTIONS_FILE for folder in (Path.cwd(), Path(os.environ.get("HOME", "/")))]
-    if not any(map(os.path.lexists, files)):
+    if not any(map(os.path.lexists, _options_files())):
         yield
         return
     kept = os.dup(2)
@@ -86,7 +114,7 @@ def options_read() -> Iterator[None]:
                 for line in page.read().decode(errors="replace").splitlines()
             ]
             page.truncate(0)
-            reason = next((line for line in said if _OPTIONS_FILE in line), str(error))
+            reason = next((line for line in said if _OPTIONS_FILES[1] in line), str(error))
             raise InputError(f"PETSc cannot read its options: {reason}") from None
         finally:
             os.dup2(kept, 2)

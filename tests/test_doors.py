@@ -36,6 +36,7 @@ from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.solver.transport import Transport
 from meanfield_pde.tokens.cloud import read_tokens
+from meanfield_pde.verification.hypotheses import TABLE
 from tests.conftest import Main, Write
 
 PAGE = Path(__file__).parents[1] / "demos" / "architecture.md"
@@ -135,6 +136,7 @@ def test_the_observables_of_the_page() -> None:
     assert history["upper"][0] == pytest.approx(1 / np.pi, rel=1e-3)
 
 
+@pytest.mark.draws
 def test_a_figure_of_a_run_is_drawn_and_replaced(
     monkeypatch: pytest.MonkeyPatch, main: Main, write_case: Write, tmp_path: Path
 ) -> None:
@@ -210,6 +212,7 @@ def test_the_table_names_what_there_is() -> None:
         "SCHEMES": SCHEMES,
         "COMPARED": COMPARED,
         "RUN_FIGURES": RUN_FIGURES,
+        "TABLE": TABLE,
     }
     assert set(re.findall(r"`([A-Z_]{4,})`", table)) == set(there)
     assert all(len(one) > 1 for one in there.values())

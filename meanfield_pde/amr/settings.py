@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import check_settings, typed
 from meanfield_pde.support.checks import real, whole
 
 # Cells up to which an adaptive mesh may grow by default: forest, remap and indicators are arrays of
 # all cells on every rank, and a regrid makes them anew.
 MAX_CELLS = 200_000
 MOST_CELLS = 2**31 - 1  # cells are numbered by 32-bit integers
+# A ring of cells is a loop over all of them: more than these are more than a mesh of any use has.
+MOST_RINGS = 1000
+_PROFILE = ("profile_coarsen", "profile_refine")
+MOST_HALVINGS = 12  # a patch has 4^h pieces on the sphere: 10^7 and a GB with twelve
 
 
-def _by_dimension(circle: float, sphere: float) -> Mapping[int, float]:
+def _by_dimension[T](circle: T, sphere: T) -> Mapping[int, T]:
     return {2: circle, 3: sphere}
+
+
+def _check_most(table: Mapping[int, int], name: str, most: int) -> None:
+    """InputError if an entry of a table is more than `most`."""
+    if max(table.values(), default=0) > most:
+        raise InputError(f"{name} must be at most {most}, got {dict(table)}")
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,11 @@ class IndicatorSettings:
     narrowest: float = 0.5
     kernels: Mapping[int, float] = field(default_factory=lambda: _by_dimension(0.5, 1.2))
     velocity_lengths: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_settings(
+            self, "adapt.indicators.", zero=["flux_share", "offset_share", "cluster_mass"]
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,12 @@ class PatchSettings:
     peaks: int = 8
     max_points: int = 200
     fine_cells: float = 3.0
-    halvings: Mapping[int, float] = field(default_factory=lambda: _by_dimension(5, 6))
+    halvings: Mapping[int, int] = field(default_factory=lambda: _by_dimension(5, 6))
+
+    def __post_init__(self) -> None:
+        zero = ("complete", "stray", "trace", "max_points", "halvings")
+        check_settings(self, "adapt.patches.", zero=zero)
+        _check_most(self.halvings, "adapt.patches.halvings", MOST_HALVINGS)
 
 
 @dataclass(frozen=True)
@@ -119,7 +140,7 @@ class AdaptSettings:
     profile_refine: float = 0.6
     profile_coarsen: float = 0.4
     spare: float = 1.2
-    buffer: Mapping[int, float] = field(default_factory=lambda: _by_dimension(16, 0))
+    buffer: Mapping[int, int] = field(default_factory=lambda: _by_dimension(16, 0))
     check_every: int = 4
     short_step: float = 0.02
     initial_rounds: int = 60
@@ -138,6 +159,13 @@ class AdaptSettings:
         if max_cells > MOST_CELLS:
             raise InputError(f"adapt.max_cells must be at most {MOST_CELLS}, got {max_cells}")
         object.__setattr__(self, "max_cells", max_cells)
+        zero = ("coarsen_to", "profile_coarsen", "buffer", "short_step", "initial_rounds")
+        check_settings(self, "adapt.", zero=zero)
+        _check_most(self.buffer, "adapt.buffer", MOST_RINGS)
+        for names in (("coarsen_to", "refine_to", "refine_above"), _PROFILE):
+            shares = [getattr(self, name) for name in names]
+            if sorted(shares) != shares or shares[-1] > 1:
+                raise InputError(f"adapt: {' <= '.join(names)} <= 1 must hold, got {shares}")
 
     @classmethod
     def of(cls, given: float | AdaptSettings | None, dimension: int) -> AdaptSettings | None:
@@ -147,11 +175,20 @@ class AdaptSettings:
         settings = given if isinstance(given, AdaptSettings) else cls(given)
         return settings.checked(dimension)
 
+    @typed
     def checked(self, dimension: int) -> AdaptSettings:
         """The same; InputError if a smooth density takes more cells than are allowed.
 
         Its cells are sqrt(tolerance) wide.
         """
+        for settings in (self, self.indicators, self.patches):
+            for one in fields(settings):
+                table = getattr(settings, one.name)
+                if isinstance(table, Mapping) and dimension not in table:
+                    raise InputError(
+                        f"adapt: {one.name} must have an entry for dimension {dimension}, got "
+                        f"{dict(table)}"
+                    )
         power = (dimension - 1) / 2
         length = 2 * np.pi * (dimension - 1)  # of the circle, or area of the sphere
         cost = length / self.tolerance**power

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meanfield_pde.attention.term import Sources, TermBeside
+from meanfield_pde.attention.term import Sources, TermBeside, generators_of
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import number_list, real
+from meanfield_pde.support.checks import number_list, points_of, real
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +54,10 @@ class ConstantField(TermBeside):
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
     ) -> np.ndarray:
         """Return b at each row of x."""
+        x = points_of(x, self.dimension, "x", clouds=True)
         return np.broadcast_to(self.vector, x.shape).copy()
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """Rotations about b commute with it: Omega b = 0."""
+        generators = generators_of(generators, self.dimension)
         return [generators @ (self.vector / max(self.speed_bound, 1e-300))]

@@ -15,6 +15,7 @@ which for V = B = B^T makes v the gradient flow of (1/2 beta) ∬ exp(beta <x, B
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +25,19 @@ import numpy as np
 
 from meanfield_pde.attention.term import Sources, TermBeside, VelocityTerm
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import is_number, magnitudes, numbers, numbers_as_given, shown
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.checks import (
+    is_number,
+    magnitudes,
+    numbers,
+    numbers_as_given,
+    points_of,
+    real,
+    shown,
+)
+from meanfield_pde.support.npz import read_arrays, unused_arrays
+
+LOG = logging.getLogger("meanfield_pde")
 
 # A query-key matrix whose smallest singular value is below this fraction of the largest is treated
 # as singular: B^T x then vanishes, to some thousand roundings, for some x.
@@ -91,7 +103,9 @@ class Attention(VelocityTerm):
         key_query = key.T @ query
         object.__setattr__(self, "key_query", key_query)  # B^T, so that z = B^T x
         if not isinstance(self.normalise, bool | np.bool_):
-            raise InputError(f"attention.normalise must be true or false, got {self.normalise!r}")
+            raise InputError(
+                f"attention.normalise must be true or false, got {shown(self.normalise)}"
+            )
         object.__setattr__(self, "normalise", bool(self.normalise))
         if not self.normalise:
             self._check_exponent()
@@ -134,6 +148,7 @@ class Attention(VelocityTerm):
         """|V|, where the softmax has its denominator."""
         return float(np.linalg.norm(self.value, 2))
 
+    @typed
     def push(
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
     ) -> np.ndarray:
@@ -142,11 +157,15 @@ class Attention(VelocityTerm):
         At zero temperature with sources, m(x) is the mean of those of largest <B^T x, y>: that of
         tokens, unlike that of a density, whose support is the whole sphere.
         """
+        x = points_of(x, self.dimension, "x", clouds=True)
+        real(tolerance, "tolerance", "a number > 0 and <= 1", lambda t: 0 < t <= 1)
+        if sources is not None and x.ndim > 2:
+            raise InputError(f"x must be rows of {self.dimension} coordinates, got {x.shape}")
         if sources is not None and self.zero_temperature:
             masses = np.exp(sources.log_masses)
             mean = hardmax_mean(x @ self.key_query.T, sources.points, masses)
         elif sources is None:
-            mean = self.mean(x)
+            mean = self._cold_mean(x)
         else:
             mean = self._mean(x, sources, tolerance)
         return mean @ self.value.T
@@ -172,12 +191,14 @@ class Attention(VelocityTerm):
 
     def scores(self, x: np.ndarray) -> np.ndarray:
         """The scores w = beta B^T x, row by row: the exponent of the softmax at y is <w, y>."""
+        x = points_of(x, self.dimension, "x", clouds=True)
         return self.beta * (x @ self.key_query.T)
 
     def inverse_kernel_width_squared(self, x: np.ndarray) -> np.ndarray:
         """|w| at each row of x: the kernel exp(<w, y>) on the sphere is |w|^(-1/2) wide."""
         return np.asarray(np.linalg.norm(self.scores(x), axis=1))
 
+    @typed
     def mean(
         self,
         x: np.ndarray,
@@ -198,13 +219,30 @@ class Attention(VelocityTerm):
             tolerance: bound on the error of m, which lies in the unit ball; without the
                 denominator, relative to ∫ exp(beta <B^T x, y>) dmu(y).
         """
-        x = np.atleast_2d(np.asarray(x, dtype=float))
+        x = points_of(x, self.dimension, "x")
+        real(tolerance, "tolerance", "a number > 0 and <= 1", lambda t: 0 < t <= 1)
+        if points is not None and masses is not None:
+            points = points_of(points, self.dimension)
+            masses = numbers(masses, "masses")
+            if masses.shape != points.shape[:1] or not (np.isfinite(masses) & (masses >= 0)).all():
+                raise InputError(
+                    f"masses must be {len(points)} finite numbers >= 0, one for each point"
+                )
+            if not masses.any():
+                raise InputError("masses must not all be zero")
         if self.zero_temperature:
-            z = x @ self.key_query.T
-            return z / np.linalg.norm(z, axis=1, keepdims=True)
+            return self._cold_mean(x)
         if points is None or masses is None:
             raise InputError("at finite beta the mean value needs the points and masses")
         return self._mean(x, Sources.of(points, masses), tolerance)
+
+    def _cold_mean(self, x: np.ndarray) -> np.ndarray:
+        """B^T x / |B^T x|."""
+        z = x @ self.key_query.T
+        lengths = np.linalg.norm(z, axis=-1, keepdims=True)
+        if not lengths.all():
+            raise InputError("at zero temperature m(x) = B^T x/|B^T x| needs x other than zero")
+        return z / lengths
 
     def _mean(self, x: np.ndarray, sources: Sources, tolerance: float) -> np.ndarray:
         """Return m(x) at finite beta."""
@@ -216,6 +254,7 @@ class Attention(VelocityTerm):
             return mean
         return mean * np.exp(log_z - np.logaddexp.reduce(logs))[:, None]
 
+    @typed
     def velocity(
         self,
         x: np.ndarray,
@@ -225,7 +264,7 @@ class Attention(VelocityTerm):
         tolerance: float = 1e-12,
     ) -> np.ndarray:
         """Tangential velocity v(x) = P_x V m(x) at each row of x; arguments as for `mean`."""
-        x = np.atleast_2d(np.asarray(x, dtype=float))
+        x = points_of(x, self.dimension, "x")
         push = self.mean(x, points, masses, tolerance=tolerance) @ self.value.T
         return push - (push * x).sum(axis=1, keepdims=True) * x
 
@@ -244,6 +283,7 @@ class Attention(VelocityTerm):
             )
 
     @classmethod
+    @typed
     def read(cls, path: str | Path, beta: float) -> Attention:
         """Read the arrays `query`, `key` and `value` from an `.npz` file."""
         weights = read_weights(path)
@@ -252,8 +292,10 @@ class Attention(VelocityTerm):
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays `query`, `key`, `value` of an `.npz` file."""
-    arrays = read_with_weights(path)
-    return {name: arrays[name] for name in ("query", "key", "value")}
+    arrays, names = read_with_weights(path), ("query", "key", "value")
+    if unused := unused_arrays(arrays, names):
+        LOG.warning("%s: %s", path, unused)
+    return {name: arrays[name] for name in names}
 
 
 def read_with_weights(path: str | Path) -> dict[str, np.ndarray]:

@@ -15,9 +15,17 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import ndtr
 
-from meanfield_pde.attention.term import Sources, TermBeside
+from meanfield_pde.attention.term import Sources, TermBeside, generators_of
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import choice, magnitudes, matrix_rows, numbers
+from meanfield_pde.support.checks import (
+    choice,
+    magnitudes,
+    matrix_rows,
+    number_list,
+    numbers,
+    points_of,
+    real,
+)
 
 # The activation, and its Lipschitz constant: that of u Phi(u) is Phi + u phi at u = sqrt 2.
 ACTIVATIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
@@ -84,11 +92,13 @@ class Perceptron(TermBeside):
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
     ) -> np.ndarray:
         """Return g at each row of x, N x d."""
+        x = points_of(x, self.dimension, "x", clouds=True)
         activation = ACTIVATIONS[self.activation][0]
         return activation(x @ self.weights_in.T + self.bias_in) @ self.weights_out.T + self.bias_out
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """Rotations that change neither what goes in nor what comes out commute with it."""
+        generators = generators_of(generators, self.dimension)
         out = np.column_stack([self.weights_out, self.bias_out])
         matrices = [
             matrix / max(float(np.abs(matrix).max()), 1e-300) for matrix in (self.weights_in, out)
@@ -103,8 +113,8 @@ class Perceptron(TermBeside):
                 raise InputError(f"perceptron.{key} is missing")
             matrix_rows(table[key], f"perceptron.{key}")
         for key in ("bias_in", "bias_out"):
-            if key in table:
-                matrix_rows([table[key]], f"perceptron.{key}")
+            for i, entry in enumerate(number_list(table.get(key, []), f"perceptron.{key}")):
+                real(entry, f"perceptron.{key}[{i}]", "a finite number")
         return cls(**table)
 
     def table(self) -> dict[str, Any]:

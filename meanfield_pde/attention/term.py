@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import points_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,15 @@ class Sources:
         """Points with masses >= 0, down to the smallest double."""
         with np.errstate(divide="ignore"):
             return cls(points, np.log(np.asarray(masses, dtype=float)))
+
+
+def generators_of(given: np.ndarray, dimension: int) -> np.ndarray:
+    """The generators of rotations, K x d x d; InputError unless they are."""
+    generators = points_of(given, dimension, "generators", clouds=True)
+    if generators.ndim != 3 or generators.shape[1] != dimension:
+        d = dimension
+        raise InputError(f"generators must be K x {d} x {d}, got shape {generators.shape}")
+    return generators
 
 
 class VelocityTerm(ABC):
@@ -124,5 +134,6 @@ class TermBeside(VelocityTerm):
 
     def velocity(self, x: np.ndarray) -> np.ndarray:
         """P_x g at each row of x, of a term that does not depend on the density."""
+        x = points_of(x, self.dimension, "x")
         push = self.push(x)
         return push - (push * x).sum(axis=1, keepdims=True) * x

@@ -235,7 +235,7 @@ def audit_layers(
         level,
         count,
         paired,
-        _notes(given, baseline),
+        _notes(encoder, given, baseline),
     )
 
 
@@ -274,8 +274,12 @@ def _against(
     return p_values, paired
 
 
-def _notes(given: MeasuredTokens, baseline: MeasuredTokens | None) -> tuple[str, ...]:
+def _notes(
+    encoder: Encoder, given: MeasuredTokens, baseline: MeasuredTokens | None
+) -> tuple[str, ...]:
     notes = []
+    if encoder.layers > 1 and len(given.tokens) == encoder.layers:
+        notes.append("the tokens that leave the last layer are not given; its step is not judged")
     if given.tokens.shape[1] > MOST_TOKENS:
         notes.append(f"transport and shuffles take about {MOST_TOKENS} of the tokens, at random")
     if not given.independent:

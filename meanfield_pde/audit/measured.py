@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from meanfield_pde.attention.sum import softmax
 from meanfield_pde.audit.weights import Encoder, HeadWeights
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import numbers
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.npz import read_arrays, unused_arrays
+
+LOG = logging.getLogger("meanfield_pde")
 
 # Below this cosine (beyond 78 degrees) a step is far, and its chord is taken instead of its end on
 # the tangent plane, which would be about 5 long or longer.
@@ -48,6 +51,8 @@ def read_layers(path: str | Path) -> MeasuredTokens:
         arrays = read_arrays(path)
         if "tokens" not in arrays:
             raise InputError(f"the array 'tokens' is missing; found {sorted(arrays)}")
+        if unused := unused_arrays(arrays, ("tokens", "sequence")):
+            LOG.warning("%s: %s", path, unused)
         return measured(arrays["tokens"], arrays.get("sequence"))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

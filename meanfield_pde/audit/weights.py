@@ -22,6 +22,7 @@ import numpy as np
 from meanfield_pde.attention.head import read_with_weights
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import magnitudes
+from meanfield_pde.support.npz import unused_arrays
 
 ARRAYS = ("query", "key", "value", "output", "beta")
 
@@ -211,8 +212,8 @@ def _beta(
 
 
 def _unused(arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
-    extra = sorted(arrays.keys() - set(ARRAYS))
-    return (f"arrays not used: {', '.join(extra)}",) if extra else ()
+    unused = unused_arrays(arrays, ARRAYS)
+    return (unused,) if unused else ()
 
 
 def _x(shape: tuple[Any, ...]) -> str:

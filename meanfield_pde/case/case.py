@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from meanfield_pde.amr.settings import MOST_CELLS, AdaptSettings
 from meanfield_pde.attention.layers import AttentionLike, pieces
@@ -25,7 +26,8 @@ from meanfield_pde.solver.settings import (
     TimeCase,
     check_noise,
 )
-from meanfield_pde.support.checks import choice, duration, real, shown, to_path, whole
+from meanfield_pde.support.arguments import check_fields
+from meanfield_pde.support.checks import choice, duration, is_number, real, shown, to_path, whole
 
 MESH_KINDS = ("circle", "sphere", "file")
 FIELDS = ("pvd", "xdmf", "none")
@@ -142,6 +144,10 @@ class Case:
     source: Path | None = None
 
     def __post_init__(self) -> None:
+        given: Any = self.adapt
+        if is_number(given):  # a tolerance, as `solve` takes one
+            object.__setattr__(self, "adapt", AdaptSettings(given))
+        check_fields(self)
         d = check_dimension(self.attention)
         if self.mesh.dimension not in (None, d):
             raise InputError(

@@ -66,12 +66,12 @@ def check_outputs(options: argparse.Namespace) -> None:
     for name in ("output", "log"):
         place = getattr(options, name, None)
         if place is not None:
-            check_output(place, options, f"--{name}")
+            check_no_input(place, options, f"--{name}")
             if name == "output":  # a log may go to a device
                 check_no_device(place)
 
 
-def check_output(place: Path, options: argparse.Namespace, name: str) -> None:
+def check_no_input(place: Path, options: argparse.Namespace, name: str) -> None:
     """InputError if a file to be written is one that the options, or the case, name as an input.
 
     Args:

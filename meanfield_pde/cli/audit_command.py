@@ -14,13 +14,14 @@ import numpy as np
 from meanfield_pde.audit import TOLERANCE
 from meanfield_pde.cli.arguments import Command, folder, number, path
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.files import make_folder, replace_file, replace_text
+from meanfield_pde.figures.failures import drawn_if_possible
+from meanfield_pde.support.files import make_folder, replace_text
+from meanfield_pde.support.npz import write_arrays
 from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 
 if TYPE_CHECKING:
-    from meanfield_pde.audit.heads import HeadAudit
     from meanfield_pde.audit.weights import Encoder
 
 LOG = logging.getLogger("meanfield_pde")
@@ -124,10 +125,13 @@ def _audit(options: argparse.Namespace) -> str:
         further = [f"case in {place}", *notes]
     replace_text(directory / SUMMARY, json_text(summary))
     write_table(directory / HEADS, [report.head_row(head, count) for head in heads])
-    replace_file(directory / SUBSPACES, lambda path: _write_subspaces(path, heads))
+    # The orthonormal bases of E, one array for each head that has one.
+    bases = {f"layer-{h.layer}-head-{h.head}": h.basis for h in heads if h.basis is not None}
+    write_arrays(directory / SUBSPACES, bases)
     if tokens is not None:
         write_table(directory / LAYERS, report.layer_rows(tokens))
-    draw_audit(directory, heads, f"{options.weights.resolve().name}: heads", tokens)
+    title = f"{options.weights.resolve().name}: heads"
+    drawn_if_possible(draw_audit, directory, heads, title, tokens)
     if options.json:
         return json_text(summary)
     return report.table(encoder, heads, count, tokens, further)
@@ -139,12 +143,3 @@ def _check_head(encoder: Encoder, place: list[int]) -> None:
     ):
         if not 0 <= found < there:
             raise InputError(f"--export-case: {name} must be from 0 to {there - 1}, got {found}")
-
-
-def _write_subspaces(path: Path, heads: list[HeadAudit]) -> None:
-    """The orthonormal bases of E, one array for each head that has one."""
-    np.savez_compressed(
-        path,
-        allow_pickle=False,
-        **{f"layer-{h.layer}-head-{h.head}": h.basis for h in heads if h.basis is not None},
-    )

@@ -15,11 +15,12 @@ from mpi4py import MPI
 import numpy as np
 
 from meanfield_pde.case.starter import write_starter
-from meanfield_pde.cli.arguments import check_output, figures_elsewhere
+from meanfield_pde.cli.arguments import check_no_input, figures_elsewhere
 from meanfield_pde.errors import InputError
+from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.support.checks import check_no_device
-from meanfield_pde.support.files import check_writable, replace_text
+from meanfield_pde.support.files import check_output, check_writable, make_folder, replace_text
 from meanfield_pde.support.memory import check_fits
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import signals_noted
@@ -91,8 +92,7 @@ def limit(options: argparse.Namespace) -> None:
         return json.dumps(found.describe(), indent=2) if options.json else found.report()
 
     def write(text: str) -> None:
-        if not options.output.parent.is_dir():
-            raise InputError(f"{options.output}: there is no folder {options.output.parent}")
+        check_output(options.output)
         replace_text(options.output, text + "\n")
 
     text = on_root(MPI.COMM_WORLD, describe)
@@ -180,8 +180,9 @@ def tokens(options: argparse.Namespace) -> None:
         raise InputError(f"--output must end in .npz, got {path}")
 
     def check() -> None:
-        check_output(path, options, "the file of the tokens")
-        check_no_device(path)
+        check_no_input(path, options, "the file of the tokens")
+        make_folder(path.parent)
+        check_output(path)
 
     on_root(comm, check)  # the default, too, before what may take hours
     # The positions at all times, and those that one integration works with.
@@ -231,16 +232,17 @@ def compare(options: argparse.Namespace) -> None:
     except InputError as error:
         raise InputError(f"{options.tokens}: {error}") from None
 
-    def draw() -> Path:
+    def draw() -> Path | None:
         from meanfield_pde.figures.tokens import draw_comparison  # matplotlib
 
-        return draw_comparison(result, found, folder)
+        return drawn_if_possible(draw_comparison, result, found, folder)
 
     figure = on_root(comm, draw)
     json_text = json.dumps(token_report.summary(found), indent=2)
     if comm.rank == 0:
         print(json_text if options.json else token_report.table(found), flush=True)
-    LOG.info("figure in %s", figure)
+    if figure is not None:
+        LOG.info("figure in %s", figure)
     if options.output is not None:
         on_root(comm, replace_text, folder / COMPARISON, json_text + "\n")
         LOG.info("numbers in %s", folder / COMPARISON)

@@ -30,6 +30,7 @@ from meanfield_pde.experiments.lifetime import (
     switching_progress,
     token_lifetime,
 )
+from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.tables import Row, read_table, write_table
 from meanfield_pde.support.checks import whole
@@ -102,7 +103,7 @@ def measure_lifetimes(
         chosen = [row for row in rows if _key(row) in wanted]
         summary = on_root(comm, summarise_lifetimes, case, chosen)
         on_root(comm, write_summary, directory, summary | {"versions": versions()})
-        on_root(comm, _draw, directory, ProjectionLimit(attention), chosen)
+        on_root(comm, drawn_if_possible, _draw, directory, ProjectionLimit(attention), chosen)
     return summary
 
 

@@ -12,10 +12,11 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import case_text
-from meanfield_pde.errors import InputError, StorageError
+from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.experiments.summary import findings, summarise
+from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checked_text import read_summary, write_summary
@@ -126,8 +127,9 @@ def _finished(case: Case, comm: MPI.Comm) -> Solution:
 def _read_finished(directory: Path) -> tuple[Result, dict[str, Any]]:
     """What is in the folder, and what its summary says."""
     result = read_result(directory)
-    result.store.check(result.store.rows)  # finished is what can be read
-    summary = read_summary(directory, checked=result.store.checked)
+    rows = result.store.rows
+    result.store.check(rows)  # finished is what can be read
+    summary = read_summary(directory, rows, checked=result.store.checked)
     for name, kinds in (
         ("steps", int),
         ("rejected_steps", int),
@@ -211,12 +213,9 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
 def _conclude(directory: Path, simulation: Simulation, solution: Solution) -> None:
     """Figures and summary, on rank 0."""
     phases = phases_of_history(solution.history, simulation.projection)
-    try:
-        draw_run(directory, solution, simulation.projection, phases)
-    except (StorageError, InputError) as error:  # the results are safe, and `plot` draws them again
-        LOG.warning("no figures: %s", error)
+    drawn_if_possible(draw_run, directory, solution, simulation.projection, phases)
     summary = summarise(simulation, solution, phases)
-    write_summary(directory, summary)
+    write_summary(directory, summary, simulation.rows)
     for line in findings(summary, phases):
         LOG.info("%s", line)
 

@@ -26,6 +26,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.folder import check_betas, experiment_folder
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
+from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.checked_text import read_case_text, write_summary
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.names import CASE, CHECKPOINT, SUMMARY
@@ -92,7 +93,7 @@ def run_sweep(
         write_table(directory / TABLE, rows)
         summary = summarise_sweep(runs, rows, limit)
         write_summary(directory, summary | {"versions": versions()})
-        draw_sweep(directory, runs, rows, limit, summary)
+        drawn_if_possible(draw_sweep, directory, runs, rows, limit, summary)
         return summary
 
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):

@@ -35,6 +35,7 @@ from meanfield_pde.experiments.transition_states import (
     kind_of_transition,
     ways,
 )
+from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.tables import Row, write_table
 from meanfield_pde.solver.stationary import Growth, Stationary
@@ -136,7 +137,9 @@ def _conclude(
             (directory / name).unlink(missing_ok=True)
     write_summary(directory, summary | {"versions": versions()})
     if rows or branch:
-        draw_transition(directory, case.attention, rows, branch, uniform, summary)
+        drawn_if_possible(
+            draw_transition, directory, case.attention, rows, branch, uniform, summary
+        )
 
 
 def _analyse(

@@ -38,8 +38,7 @@ from meanfield_pde.solver.observables import Kind, columns_of, row_of
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
 from meanfield_pde.solver.step_control import StepSettings
-from meanfield_pde.support.files import replace_file
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.npz import read_arrays, write_arrays
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.theory.symmetry import without_free_energy
 
@@ -241,11 +240,7 @@ def keep(table: Path, rows: Sequence[Row], missing: Sequence[Missing], masses: n
     """Write the rows, and then the state that the last of them belongs to."""
     write_table(table, rows)
     without = np.array([(way, repr(s), why) for way, s, why in missing], dtype=str).reshape(-1, 3)
-
-    def write(path: Path) -> None:
-        np.savez(path, rows=len(rows), missing=without, masses=masses)
-
-    replace_file(table.with_name(STATE), write)
+    write_arrays(table.with_name(STATE), {"rows": len(rows), "missing": without, "masses": masses})
 
 
 def resume(

@@ -17,6 +17,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import mollweide
 from meanfield_pde.figures.clusters import find_clusters
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.figures.insets import MOST, draw_insets, make_room, row_height
 from meanfield_pde.figures.marks import draw_mark, marks
 from meanfield_pde.history.history import History
@@ -36,6 +37,7 @@ _DPI = 90
 Update = Callable[[int], None]
 
 
+@drawing
 def animate(result: Result, directory: Path) -> Path:
     """Write figures/density.gif in a folder and return its path."""
     if len(result.times) < 2:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from meanfield_pde.audit.heads import HeadAudit, concentration_line
 from meanfield_pde.audit.layers import TokenAudit
 from meanfield_pde.figures.density import save
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.names import FIGURES
 
 AUDIT = "audit.png"
@@ -22,6 +23,7 @@ _BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
 _DECADES = 4
 
 
+@drawing
 def draw_audit(
     directory: Path, heads: Sequence[HeadAudit], title: str, tokens: TokenAudit | None = None
 ) -> Path:

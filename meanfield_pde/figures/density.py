@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.figures import mollweide
 from meanfield_pde.figures.clusters import find_clusters
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.figures.insets import MOST, draw_insets, make_room, row_height
 from meanfield_pde.figures.marks import draw_mark, marks
 from meanfield_pde.history.history import History
@@ -35,6 +36,7 @@ FEWEST_FOR_HISTORY = 4  # with fewer times a heat map would show blocks that mea
 COLOURS = "cividis"  # even in brightness, and safe for the colour blind
 
 
+@drawing
 def draw_density(
     directory: Path,
     history: History,

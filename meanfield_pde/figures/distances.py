@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde.figures.density import save, title
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.solver.distances import COMPARED, ORDERS
@@ -26,6 +27,7 @@ _STYLES = {
 _PHASE_SHADES = ("#F0E442", "#56B4E9", "#E69F00", "#CC79A7")
 
 
+@drawing
 def draw_distances(
     directory: Path,
     history: History,

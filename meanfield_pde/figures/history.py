@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from meanfield_pde.figures.density import save, title
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.solver.observables import Observable, column_named
@@ -18,6 +19,7 @@ _STYLES = ("-", "--", "-.", ":")  # in turn, so that columns differ in grey
 _DECADES = 4  # from which on a column of positive numbers is drawn logarithmically (chosen)
 
 
+@drawing
 def draw_history(directory: Path, history: History, form: str = "png") -> Path | None:
     """Draw figures/history.png, if there are two saved times or more."""
     if len(history.times) < 2:

@@ -16,6 +16,7 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.figures import density as figures
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.figures.marks import Mark, marks
 from meanfield_pde.history.history import History
 from meanfield_pde.results.folder import Result
@@ -38,6 +39,7 @@ _DASHES = {":": "dot", "-.": "dashdot"}
 _ABOVE = 1.06  # radius at which marks are drawn, so that no cell hides them (chosen, not tuned)
 
 
+@drawing
 def draw_interactive(result: Result, directory: Path) -> Path:
     """Write figures/density.html in a folder and return its path."""
     if result.dimension != 3:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde.figures.density import save
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.results.tables import Row
 from meanfield_pde.theory.fits import linear_fit
@@ -21,6 +22,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _MARKERS = ("o", "s", "^", "D")
 
 
+@drawing
 def draw_lifetimes(
     directory: Path, limit: ProjectionLimit, rows: Sequence[Row], form: str = "png"
 ) -> Path:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde.figures.density import cell_counts, save
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.results.tables import Row
@@ -22,6 +23,7 @@ _BELOW = "below the width of the cells"
 _ORDERS = {1: ("#0072B2", "o"), 2: ("#D55E00", "s")}
 
 
+@drawing
 def draw_sweep(
     directory: Path,
     runs: Sequence[Result],

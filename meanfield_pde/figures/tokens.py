@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.figures import mollweide
 from meanfield_pde.figures.density import angles, save, title
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.verification.report import TokenComparison
@@ -24,6 +25,7 @@ DECADES = 4  # of the density on the sphere (chosen, not tuned)
 _TOKEN, _DENSITY, _BAND = "#D55E00", "#0072B2", "0.85"  # of Okabe and Ito, but for the grey
 
 
+@drawing
 def draw_comparison(result: Result, comparison: TokenComparison, directory: Path) -> Path:
     """Draw figures/tokens.png in a folder and return its path."""
     times = comparison.times

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.figures.density import save
+from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.results.tables import Row
 
@@ -20,6 +21,7 @@ _WAYS = {"up": ("^", "#D55E00", "strength rising"), "down": ("v", "#0072B2", "st
 _LINES = {"stable": "-", "metastable": "-.", "unstable": "--"}
 
 
+@drawing
 def draw_transition(
     directory: Path,
     attention: AttentionLike,

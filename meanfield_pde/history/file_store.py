@@ -75,6 +75,11 @@ class FileStore(Store):
         store._take(on_root(comm, store._scan))
         return store
 
+    @property
+    def case(self) -> str:
+        """The text of the case that is written with the densities, if there is one."""
+        return self._attributes.get("case", "")
+
     def append(self, time: float, arrays: Arrays, row: Row | None = None) -> None:
         """Put the arrays in the journal, and the journal in the file when it has grown to it."""
         self._names = list(arrays)

@@ -8,8 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.errors import InputError
 from meanfield_pde.history.store import CELLS, MASSES, ZERO, ZERO_MASSES, Store
 from meanfield_pde.mesh.cells import Cells
+from meanfield_pde.support.arguments import typed_except
 from meanfield_pde.support.checks import time_index
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -85,11 +87,14 @@ class History:
             return found
         return self.masses / self.cells.volumes
 
+    @typed_except("index")  # of which `time_index` says how many there are
     def cells_at(self, index: int, *, zero_temperature: bool = False) -> Cells:
         """The cells of the density (or of that at zero temperature) at a saved time."""
         index = time_index(index, len(self.store))
         if not self.store.moves:
             return self.cells
+        if zero_temperature and ZERO_MASSES not in self.store.names():
+            raise InputError("there is no density at zero temperature: none was compared with")
         prefix = ZERO if zero_temperature else ""
         return Cells(*(self.store.read(index, prefix + name) for name in CELLS))
 

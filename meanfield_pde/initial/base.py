@@ -9,6 +9,8 @@ is known at every point is a `PointwiseDensity` and has to give little but its v
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,6 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.checks import whole
 from meanfield_pde.wasserstein.measure import Measure
 
 if TYPE_CHECKING:
@@ -40,6 +44,25 @@ class Content:
     peaks: np.ndarray | None = None
 
 
+_METHODS = {"check", "sample", "exact", "length_scale", "peaks"}
+_LEAST = {"dimension": 2, "count": 1}
+
+
+def _checked[**P, R](method: Callable[P, R]) -> Callable[P, R]:
+    """The method of a density, with an InputError for arguments that it cannot use."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def checked(*arguments: P.args, **options: P.kwargs) -> R:
+        given = signature.bind(*arguments, **options).arguments
+        for name, least in _LEAST.items():
+            if name in given:
+                whole(given[name], name, least)
+        return typed(method)(*arguments, **options)
+
+    return checked
+
+
 class InitialDensity(ABC):
     """The density at t = 0; its mass need not be one.
 
@@ -51,6 +74,12 @@ class InitialDensity(ABC):
 
     kind: ClassVar[str]
     keys: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Hold what the methods are given against their annotations, and numbers against least."""
+        super().__init_subclass__()
+        for name in _METHODS & vars(cls).keys():
+            setattr(cls, name, _checked(vars(cls)[name]))
 
     @classmethod
     def from_table(cls, table: dict[str, Any], folder: Path) -> Self:

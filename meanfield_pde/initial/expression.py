@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.support.checks import did_you_mean
+from meanfield_pde.support.checks import did_you_mean, points_of, shown
 
 FUNCTIONS: dict[str, np.ufunc] = {
     "abs": np.absolute,
@@ -69,14 +69,14 @@ class Expression:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            raise InputError(f"an expression must be a string, got {self.text!r}")
+            raise InputError(f"an expression must be a string, got {shown(self.text)}")
         program: list[float | str | np.ufunc] = []
         self._append(_parse(self.text), program, 0)
         object.__setattr__(self, "_program", tuple(program))
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         """Values at the rows of points (N x d); nan and inf where the formula is not defined."""
-        points = np.atleast_2d(np.asarray(points, dtype=float))
+        points = points_of(points)
         if points.shape[1] != len(self.variables):
             raise InputError(
                 f"an expression in {', '.join(self.variables)} needs points with "
@@ -165,6 +165,8 @@ def _parse(text: str) -> ast.expr:
     if not text.strip():
         raise InputError("an expression must not be empty")
     for column, character in enumerate(text.strip(), start=1):
+        if character == "#":  # which Python takes for the beginning of a comment
+            raise _error(text, f"at column {column}", "'#' is not allowed, nor are comments")
         # ast counts columns in bytes and folds look-alike letters; plain ASCII avoids both.
         if not (character.isascii() and character.isprintable()):
             raise _error(text, f"at column {column}", f"character {character!r} is not allowed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.expression import Expression
 from meanfield_pde.initial.pointwise import PointwiseDensity, probes
+from meanfield_pde.support.checks import LEAST_MASS, points_of, shown
 
 VARIABLES = ("x", "y", "z")
 # Values below zero by no more than this fraction of the largest are the rounding of a zero, some
@@ -39,7 +39,7 @@ class ExpressionDensity(PointwiseDensity):
     def __post_init__(self) -> None:
         if not isinstance(self.expression, str):
             raise InputError(
-                f"initial.density must be a formula in quotes, got {reprlib.repr(self.expression)}"
+                f"initial.density must be a formula in quotes, got {shown(self.expression)}"
             )
         _expression(self.expression, 3)
 
@@ -55,13 +55,19 @@ class ExpressionDensity(PointwiseDensity):
     def check(self, dimension: int) -> None:
         """Evaluate the formula all over the sphere and refuse it if it is not a density."""
         self.density(probes(dimension))
-        if not _largest(self.expression, dimension) > 0:
+        largest = _largest(self.expression, dimension)
+        if not largest > 0:
             raise InputError(f"initial.density is zero everywhere: {self.expression!r}")
+        if largest < LEAST_MASS:
+            raise InputError(
+                f"initial.density must not be below {LEAST_MASS:g} everywhere, where doubles lose "
+                f"their digits; scale it, its mass does not matter: {self.expression!r}"
+            )
 
     def density(self, points: np.ndarray) -> np.ndarray:
         """Values of the formula at the rows of points; InputError where it is not a density."""
-        points = np.atleast_2d(np.asarray(points, dtype=float))
-        dimension = points.shape[1]
+        points = points_of(points)
+        dimension = _known(points.shape[1])
         values = _expression(self.expression, dimension)(points)
         smallest = -ROUNDING * _largest(self.expression, dimension)
         wrong = ~((values >= smallest) & np.isfinite(values))
@@ -92,6 +98,15 @@ class ExpressionDensity(PointwiseDensity):
         """The probe with the largest value."""
         points = probes(dimension)
         return points[[int(np.argmax(self.density(points)))]]
+
+
+def _known(dimension: int) -> int:
+    """The dimension; InputError unless the coordinates have names in it."""
+    if not 2 <= dimension <= len(VARIABLES):
+        raise InputError(
+            f"a formula is a function on the circle or the sphere, d = 2 or 3, got d = {dimension}"
+        )
+    return dimension
 
 
 @lru_cache(maxsize=64)

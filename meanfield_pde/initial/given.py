@@ -58,7 +58,8 @@ class FunctionDensity(PointwiseDensity):
 
     def density(self, points: np.ndarray) -> np.ndarray:
         """Values of the function at the rows of points; InputError unless it gives one for each."""
-        values = numbers(self.function(points), "what the initial density returns")
+        # A copy, since a function may use the array it is given for its own work.
+        values = numbers(self.function(points.copy()), "what the initial density returns")
         if values.shape != (len(points),):
             raise InputError(
                 "the initial density must take points (N x d) to N numbers, got an array of shape "

@@ -7,6 +7,7 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.support.checks import check_mass
 from meanfield_pde.support.ranks import shared_errors
 
 
@@ -20,7 +21,7 @@ def cell_masses(initial: InitialLike, volumes: FiniteVolumes) -> np.ndarray:
     every = volumes.gather(masses)
     if not np.isfinite(every).all() or (every < 0).any():
         raise InputError("the initial density must be finite and >= 0 in every cell")
-    total = every.sum()
-    if not (np.isfinite(total) and total > 0):
-        raise InputError(f"the initial density must have a positive, finite mass, got {total:g}")
+    with np.errstate(over="ignore"):
+        total = every.sum()
+    check_mass(total, "the initial density")
     return masses / total

@@ -14,6 +14,7 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import Content, InitialDensity
 from meanfield_pde.mesh.geometry import Integrand, normalised
+from meanfield_pde.support.checks import LEAST_MASS
 
 if TYPE_CHECKING:
     from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -82,6 +83,11 @@ def sample_by_rejection(
     bound = use.headroom * float(_checked(density, probes(dimension)).max())
     if not bound > 0:
         raise InputError("the initial density is zero wherever it was tried")
+    if bound < LEAST_MASS:
+        raise InputError(
+            f"the initial density is below {LEAST_MASS:g} wherever it was tried, where doubles "
+            "lose their digits; scale it, its mass does not matter"
+        )
     accepted: list[np.ndarray] = []
     for tried in itertools.count(1):
         candidates = uniform_points(generator, use.candidates, dimension)

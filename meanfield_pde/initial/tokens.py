@@ -12,6 +12,7 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
+from meanfield_pde.support.arguments import check_fields, typed
 from meanfield_pde.support.checks import input_path, numbers
 from meanfield_pde.tokens.cloud import read_tokens, to_sphere
 from meanfield_pde.wasserstein.measure import Measure
@@ -38,6 +39,7 @@ class Tokens(InitialDensity):
     keys = ("path",)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         points = np.atleast_2d(numbers(self.points, "points"))
         measure = Measure(points, np.ones(len(points)) if self.masses is None else self.masses)
         points, _ = to_sphere(measure.points, lambda i: f"token {i[0]}")
@@ -46,6 +48,7 @@ class Tokens(InitialDensity):
             object.__setattr__(self, "masses", measure.masses)
 
     @classmethod
+    @typed
     def read(cls, path: str | Path) -> Tokens:
         """Read the tokens of an `.npz` or `.csv` file, at the first of its times."""
         cloud = read_tokens(path)
@@ -62,6 +65,12 @@ class Tokens(InitialDensity):
             raise InputError(
                 "a case file names tokens by their file: write them with write_tokens, "
                 "and read them back with Tokens.read"
+            )
+        there = Tokens.read(self.path)
+        if not _same(self.points, there.points) or not _same(self.masses, there.masses):
+            raise InputError(
+                f"{self.path}: the tokens in it are not those of the initial density, which a case "
+                "file could not name then; read them with Tokens.read"
             )
         return {"kind": self.kind, "path": self.path.resolve().as_posix()}
 
@@ -107,3 +116,10 @@ class Tokens(InitialDensity):
         volumes.comm.Allreduce(claim, owner, MPI.MIN)
         masses = np.bincount(owner, measure.masses, volumes.global_cells)
         return volumes.scatter(masses)
+
+
+def _same(array: np.ndarray | None, other: np.ndarray | None) -> bool:
+    """Whether both are the same numbers, or neither is there."""
+    if array is None or other is None:
+        return array is other
+    return np.array_equal(array, other)

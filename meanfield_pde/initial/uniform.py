@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meanfield_pde.errors import InputError
 from meanfield_pde.initial.pointwise import PointwiseDensity, uniform_points
+from meanfield_pde.support.checks import points_of
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,13 @@ class Uniform(PointwiseDensity):
 
     def density(self, points: np.ndarray) -> np.ndarray:
         """Values at the rows of points: 1/(2 pi) on the circle, 1/(4 pi) on the sphere."""
-        points = np.atleast_2d(points)
-        return np.full(len(points), 1 / {2: 2 * math.pi, 3: 4 * math.pi}[points.shape[1]])
+        points = points_of(points)
+        total = {2: 2 * math.pi, 3: 4 * math.pi}.get(points.shape[1])
+        if total is None:
+            raise InputError(
+                f"a density has values on the circle or the sphere, got d = {points.shape[1]}"
+            )
+        return np.full(len(points), 1 / total)
 
     def sample(self, generator: np.random.Generator, count: int, dimension: int) -> np.ndarray:
         """Directions of Gaussian vectors, in any dimension."""

@@ -14,8 +14,8 @@ from scipy.special import exprel, i0e
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.pointwise import PointwiseDensity, uniform_points
 from meanfield_pde.mesh.geometry import normalised
-from meanfield_pde.support.arguments import check_fields
-from meanfield_pde.support.checks import known_keys, number_list, real
+from meanfield_pde.support.arguments import check_fields, typed
+from meanfield_pde.support.checks import known_keys, number_list, points_of, real, whole
 
 # Beyond this the rounding of a point of the sphere, 1e-16, is no longer small against the width.
 MAX_CONCENTRATION = 1e12
@@ -64,7 +64,8 @@ class Component:
         d = 2: exp(k t) / (2 pi I_0(k)),  d = 3: k exp(k t) / (4 pi sinh k),  with t = <x, mean>.
         exp(k) is taken out of both, and t - 1 is -|x - mean|^2 / 2, which does not cancel.
         """
-        points = np.atleast_2d(np.asarray(points, dtype=float))
+        points = points_of(points, len(self.mean))
+        _check_known(points.shape[1])
         k = self.concentration
         # exprel(-2k) = (1 - exp(-2k)) / 2k = exp(-k) sinh(k) / k, which is exact down to k = 0.
         scaled_mass = {
@@ -74,14 +75,22 @@ class Component:
         distance_squared = ((points - self.direction) ** 2).sum(axis=1)
         return np.exp(-0.5 * k * distance_squared) / scaled_mass
 
+    @typed
     def sample(self, generator: np.random.Generator, count: int) -> np.ndarray:
         """Independent tokens of this component."""
+        whole(count, "count", 1)
         if self.concentration == 0:
             return uniform_points(generator, count, len(self.mean))
         from scipy.stats import vonmises_fisher  # takes 0.4 s: see `_lazy`
 
         law = vonmises_fisher(self.direction, self.concentration)
         return normalised(law.rvs(count, random_state=generator))
+
+
+def _check_known(dimension: int) -> None:
+    """InputError unless the mass of a component in this dimension is known."""
+    if dimension not in (2, 3):
+        raise InputError(f"a density has values on the circle or the sphere, got d = {dimension}")
 
 
 COMPONENT_KEYS = tuple(key.name for key in fields(Component))

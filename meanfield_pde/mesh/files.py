@@ -25,8 +25,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.checks import check_surface
 from meanfield_pde.mesh.surface import Surface, build_mesh, on_sphere
 from meanfield_pde.support.arguments import typed
-from meanfield_pde.support.checks import check_no_device
-from meanfield_pde.support.files import flush, put_in_place, writing
+from meanfield_pde.support.files import check_output, flush, put_in_place, writing
 from meanfield_pde.support.hdf5 import new_hdf5, read_array
 from meanfield_pde.support.ranks import on_root
 
@@ -79,11 +78,9 @@ def write_surface(path: str | Path, surface: Surface) -> None:
     path = Path(path)
     if path.suffix != ".xdmf":
         raise InputError(f"{path}: a mesh is written as XDMF, the file name must end in .xdmf")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist")
     data = path.with_suffix(".h5")
-    check_no_device(data)
-    check_no_device(path)
+    for one in (path, data):
+        check_output(one)
     with writing(path):
         # The XDMF file names its HDF5 file, so both are written under their final names elsewhere.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mesh-") as scratch:

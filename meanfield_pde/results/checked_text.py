@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from meanfield_pde.case.file import parse
 from meanfield_pde.errors import InputError
-from meanfield_pde.results.names import CASE, SUMMARY
+from meanfield_pde.results.names import CASE, HISTORY, SUMMARY
+from meanfield_pde.results.tables import Row, history_text
 from meanfield_pde.support.checks import check_file
 from meanfield_pde.support.files import replace_text
 from meanfield_pde.support.plain import json_text
 
 _MARK = "# sha256 of the lines above: "
 CHECKSUM = "sha256"  # the key of summary.json with a checksum of all the others
+HISTORY_CHECKSUM = "history_sha256"  # the one with that of history.csv, as it was written
 
 
 def write_case(directory: Path, text: str) -> None:
@@ -46,13 +48,22 @@ def read_case_text(directory: Path, *, checked: bool = False) -> str:
     return _read(directory / CASE, "case", take, checked, "")
 
 
-def write_summary(directory: Path, summary: dict[str, Any]) -> None:
-    """Write summary.json, with a checksum of all else in it."""
-    replace_text(directory / SUMMARY, _summary_text(summary))
+def write_summary(directory: Path, summary: dict[str, Any], rows: Sequence[Row] = ()) -> None:
+    """Write summary.json, with checksums of the history it belongs to, if any, and of all in it."""
+    belongs = {HISTORY_CHECKSUM: _digest(history_text(rows))} if rows else {}
+    replace_text(directory / SUMMARY, _summary_text(summary | belongs))
 
 
-def read_summary(directory: Path, *, checked: bool = False) -> dict[str, Any]:
-    """What summary.json says; InputError unless it is what was written. Arguments as above."""
+def read_summary(
+    directory: Path, rows: Sequence[Row] = (), *, checked: bool = False
+) -> dict[str, Any]:
+    """What summary.json says; InputError unless it is what was written.
+
+    Args:
+        directory: where it is.
+        rows: of the history that it has to belong to, if `checked`.
+        checked: whether it must have checksums; an earlier version wrote none.
+    """
 
     def take(whole: str) -> tuple[dict[str, Any], bool, bool]:
         found = json.loads(whole)
@@ -62,7 +73,15 @@ def read_summary(directory: Path, *, checked: bool = False) -> dict[str, Any]:
         return found, marked, whole == _summary_text(found)
 
     remedy = ", and `run --resume` writes it again"
-    return _read(directory / SUMMARY, "summary", take, checked, remedy)
+    path = directory / SUMMARY
+    found = _read(path, "summary", take, checked, remedy)
+    digest = found.pop(HISTORY_CHECKSUM, None)
+    if checked and rows and digest != _digest(history_text(rows)):
+        raise InputError(
+            f"{path}: the summary of another run than that of {HISTORY}; `run --resume` writes it "
+            "again"
+        )
+    return found
 
 
 def _read[T](
@@ -83,9 +102,12 @@ def _read[T](
 
 
 def _marked(text: str) -> str:
-    return f"{text}{_MARK}{hashlib.sha256(text.encode()).hexdigest()}\n"
+    return f"{text}{_MARK}{_digest(text)}\n"
 
 
 def _summary_text(summary: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json_text(summary).encode()).hexdigest()
-    return json_text(summary | {CHECKSUM: digest}) + "\n"
+    return json_text(summary | {CHECKSUM: _digest(json_text(summary))}) + "\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ import h5py
 import numpy as np
 
 from meanfield_pde.amr.patch_arrays import NAMES as PATCH_ARRAYS
+from meanfield_pde.case.text import same_problem
 from meanfield_pde.errors import InputError
-from meanfield_pde.history.store import MASSES, Store
+from meanfield_pde.history.file_store import FileStore
+from meanfield_pde.history.store import MASSES, Row, Store
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.results.names import CHECKPOINT, DENSITY, PREVIOUS
 from meanfield_pde.solver.controller import Controller
@@ -53,6 +55,8 @@ def write_checkpoint(directory: Path, simulation: Simulation) -> None:
             file.attrs["mesh"] = _mesh_hash(simulation.cells)
             file.attrs["seconds"] = json.dumps(simulation.seconds)
             file.attrs["saved"] = len(simulation.store)
+            if isinstance(simulation.store, FileStore):
+                file.attrs["case"] = simulation.store.case
             for name, (arrays, clocks) in states.items():
                 group = file.create_group(name)
                 for key, array in arrays.items():
@@ -89,13 +93,22 @@ def restore_checkpoint(directory: Path, simulation: Simulation, store: Store) ->
             "case names changed? Start again, and overwrite it",
             "--overwrite",
         )
+    rows = [dict(zip(data["columns"], row, strict=True)) for row in data["history"]]
+    if isinstance(store, FileStore):
+        ours = data["case"] is None or same_problem(data["case"], store.case)
+        if not ours or (store.checked and not _agree(rows, store.rows)):
+            raise InputError(
+                f"{path}: the checkpoint of another run than that of {DENSITY}; start again, and "
+                "overwrite it",
+                "--overwrite",
+            )
     for name, evolution in simulation.evolutions.items():
         evolution.restore(*data[name])
     simulation.seconds |= data["seconds"]
     simulation.store = store
     if simulation.distances is not None:
         simulation.distances.open = data["open_distances"]
-    simulation.rows = [dict(zip(data["columns"], row, strict=True)) for row in data["history"]]
+    simulation.rows = rows
     return int(data["saved"])
 
 
@@ -134,6 +147,8 @@ def _read(path: Path, simulation: Simulation, stored: int) -> dict[str, Any]:
             if file["history"].shape[:1] != (saved,):
                 raise ValueError(f"history must have {saved} rows")
             data["history"] = [[float(value) for value in row] for row in file["history"][()]]
+            case = file.attrs.get("case")  # not there in checkpoints of an earlier version
+            data["case"] = None if case is None else str(case)
             data["open_distances"] = json.loads(file.attrs.get("open_distances", "{}"))
     except InputError:
         raise
@@ -176,6 +191,13 @@ def _patches_fit(found: dict[str, tuple[int, ...]], patches: set[str]) -> bool:
     return patches in (set(), set(PATCH_ARRAYS)) and all(
         rank == (1 if name == "patch_masses" else 2) for name, rank in ranks.items()
     )
+
+
+def _agree(rows: Sequence[Row], others: Sequence[Row]) -> bool:
+    """Whether the rows that a checkpoint knows of are those in density.h5, bit for bit."""
+    values = ([list(row.values()) for row in some] for some in (rows, others[: len(rows)]))
+    ours, theirs = (np.array(some, dtype=float) for some in values)
+    return np.array_equal(ours, theirs, equal_nan=True)
 
 
 def _same(masses: np.ndarray, others: np.ndarray) -> bool:

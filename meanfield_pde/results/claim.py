@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from meanfield_pde.case.text import differing_keys, same_case, same_problem
-from meanfield_pde.errors import InputError, StorageError
+from meanfield_pde.errors import InputError
 from meanfield_pde.results.checked_text import read_case_text, write_case
 from meanfield_pde.results.names import (
     ALL,
@@ -68,13 +68,14 @@ def check_folder(
             _refuse_stopped(directory, present)
     for name in (FIELDS, FIGURES):
         if name in present and not (directory / name).is_dir():
-            raise StorageError(f"{directory / name}: cannot be written, it is not a folder")
+            raise InputError(f"{directory / name}: cannot be written, it is not a folder")
     return False
 
 
 def _check_resumed(directory: Path, case: str, present: list[str]) -> None:
-    if CASE not in present or not {CHECKPOINT, PREVIOUS} & set(present):
-        raise InputError(f"{directory}: nothing to resume, there is no {CHECKPOINT}")
+    for name, others in ((CASE, {CASE}), (CHECKPOINT, {CHECKPOINT, PREVIOUS})):
+        if not others & set(present):
+            raise InputError(f"{directory}: nothing to resume, there is no {name}")
     text = _text_of_results(directory)
     if not same_problem(text, case):
         raise InputError(

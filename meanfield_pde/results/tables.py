@@ -97,7 +97,7 @@ def check_history(before: bytes, after: bytes, rows: Sequence[Row], *, finished:
         finished: whether the run has ended. One that has not may have been killed between a row
             and its line, or while it wrote the line.
     """
-    lines = _history_text(rows).encode().splitlines(keepends=True)
+    lines = history_text(rows).encode().splitlines(keepends=True)
     for content in (before, after):
         found = content.splitlines(keepends=True)
         for number, (line, expected) in enumerate(zip(found, lines, strict=False), 1):
@@ -127,7 +127,7 @@ class HistoryFile:
         self._path = path
         self._size = 0
         if rows:
-            text = _history_text(rows)
+            text = history_text(rows)
             replace_text(path, text)
             self._size = len(text.encode())
 
@@ -140,7 +140,8 @@ class HistoryFile:
         self._size += len(text.encode())
 
 
-def _history_text(rows: Sequence[Row]) -> str:
+def history_text(rows: Sequence[Row]) -> str:
+    """The text of history.csv with these rows."""
     return "\n".join([",".join(rows[0]), *map(_line, rows), ""])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.solver.schemes import SCHEMES
-from meanfield_pde.support.checks import choice, number_list, real, whole
+from meanfield_pde.support.checks import choice, number_list, real, shown, whole
 from meanfield_pde.wasserstein.choices import COSTS
 
 # Whether masses may leave the range of doubles; None lets the solver decide.
@@ -135,7 +135,7 @@ class CompareCase:
     def __post_init__(self) -> None:
         for name in ("limit", "zero_temperature"):
             if not isinstance(value := getattr(self, name), bool):
-                raise InputError(f"compare.{name} must be true or false, got {value!r}")
+                raise InputError(f"compare.{name} must be true or false, got {shown(value)}")
         if not (self.limit or self.zero_temperature):
             raise InputError("[compare] needs limit = true or zero_temperature = true")
         orders = tuple(whole(p, "compare.p", 1) for p in number_list(self.p, "compare.p"))

@@ -29,6 +29,7 @@ from meanfield_pde.errors import SolverError
 from meanfield_pde.solver.diffusion import ERROR_PER_STEP
 from meanfield_pde.solver.equation import RightHandSide
 from meanfield_pde.solver.integrator import Velocity
+from meanfield_pde.support.arguments import check_settings
 from meanfield_pde.support.ranks import largest, total
 
 
@@ -64,6 +65,9 @@ class StepSettings:
     diffusion: float = ERROR_PER_STEP
     splitting_every: int = 10
     lengths: int = 8
+
+    def __post_init__(self) -> None:
+        check_settings(self, "steps.", zero=["frozen_from"], infinite=["frozen_from"])
 
     def courant_of(self, rhs: RightHandSide) -> float:
         """The number at which steps of transport are taken."""

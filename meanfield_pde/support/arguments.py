@@ -5,8 +5,10 @@
 
     circle_mesh("40")     InputError: circle_mesh: cells must be a whole number, got '40'
 
-An annotation says of what type a value has to be; in which range, the function says. Annotations
-that are not listed in `_expected` are left unchecked, as are those of results.
+An annotation says of what type a value has to be; in which range, the function says. What fits is
+passed on in that type: a number of numpy or a fraction as a float, a text that names a file as a
+path, a list as a tuple. Annotations that are not listed in `_expected` are left unchecked, as are
+those of results.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import math
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -34,8 +37,14 @@ from meanfield_pde.support.checks import (
     to_path,
 )
 
-# Whether a value will do, and what to call what would have done.
-_Check = tuple[Callable[[Any], bool], str]
+
+@dataclass(frozen=True)
+class _Check:
+    """Whether a value will do, what to call what would have done, and the value as it is used."""
+
+    fits: Callable[[Any], bool]
+    words: str
+    used: Callable[[Any], Any] = lambda value: value
 
 
 def typed_except[**P, R](*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -46,10 +55,10 @@ def typed_except[**P, R](*names: str) -> Callable[[Callable[P, R]], Callable[P, 
 
         @functools.wraps(function)
         def checked(*arguments: P.args, **options: P.kwargs) -> R:
-            given = signature.bind(*arguments, **options).arguments
-            looked_at = {name: value for name, value in given.items() if name not in names}
-            _check(looked_at, _hints(function), f"{function.__name__}: ")
-            return function(*arguments, **options)
+            given = signature.bind(*arguments, **options)
+            looked_at = {n: value for n, value in given.arguments.items() if n not in names}
+            given.arguments |= _checked(looked_at, _hints(function), f"{function.__name__}: ")
+            return function(*given.args, **given.kwargs)
 
         return checked
 
@@ -70,7 +79,31 @@ def check_fields(instance: Any, where: str = "") -> None:
     """
     given = {one.name: getattr(instance, one.name) for one in fields(instance) if one.init}
     of_fields = _hints(instance.__class__)
-    _check(given, of_fields, where or f"{type(instance).__name__}: ")
+    for name, value in _checked(given, of_fields, where or f"{type(instance).__name__}: ").items():
+        object.__setattr__(instance, name, value)
+
+
+def check_settings(
+    instance: Any, where: str, *, zero: Collection[str] = (), infinite: Collection[str] = ()
+) -> None:
+    """InputError if a field is not of its type, or a number among them is not finite and > 0.
+
+    Args:
+        instance: a dataclass in the making, from its `__post_init__`.
+        where: what its fields are called in messages, in front of their names.
+        zero: fields that may be zero, too.
+        infinite: fields that may be infinite, too.
+    """
+    check_fields(instance, where)
+    for one in fields(instance):
+        value = getattr(instance, one.name)
+        for number in value.values() if isinstance(value, Mapping) else [value]:
+            if not isinstance(number, int | float):
+                continue
+            least, most = one.name in zero, one.name in infinite
+            if not (number > 0 or (least and number == 0)) or (math.isinf(number) and not most):
+                expected = f"a {'' if most else 'finite '}number {'>=' if least else '>'} 0"
+                raise InputError(f"{where}{one.name} must be {expected}, got {shown(number)}")
 
 
 @functools.cache
@@ -83,20 +116,25 @@ def _hints(annotated: Any) -> dict[str, Any]:
     return typing.get_type_hints(types.SimpleNamespace(__annotations__=given), names)
 
 
-def _check(given: Mapping[str, Any], hints: Mapping[str, Any], where: str) -> None:
+def _checked(given: Mapping[str, Any], hints: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values as they are used; InputError if one is of another type."""
+    used = {}
     for name, value in given.items():
         checks = _expected(hints.get(name, Any))
-        if not any(fits(value) for fits, _ in checks):
-            expected = " or ".join(dict.fromkeys(words for _, words in checks))
+        check = next((one for one in checks if one.fits(value)), None)
+        if check is None:
+            expected = " or ".join(dict.fromkeys(one.words for one in checks))
             _explain(value, where + name, checks)
             raise InputError(f"{where}{name} must be {expected}, got {shown(value)}")
+        used[name] = check.used(value)
+    return used
 
 
 def _explain(value: Any, name: str, checks: list[_Check]) -> None:
     """Raise what is known more exactly of a path or of an array that will not do."""
-    if any(fits is _is_array for fits, _ in checks) and not isinstance(value, str | None):
+    if any(one.fits is _is_array for one in checks) and not isinstance(value, str | None):
         numbers_as_given(value, name)
-    if any(fits is _is_path for fits, _ in checks) and isinstance(value, str | os.PathLike):
+    if any(one.fits is _is_path for one in checks) and isinstance(value, str | os.PathLike):
         to_path(value, name)
 
 
@@ -113,27 +151,38 @@ def _expected(hint: Any) -> list[_Check]:
         return [check for part in parts for check in _expected(part)]
     if origin in (collections.abc.Sequence, tuple, list):
         (entry,) = _entries(typing.get_args(hint))
-        return [(functools.partial(_is_list, entry), f"a list of {_plural(entry)}")]
+        of_all = functools.partial(_each, entry)
+        return [_Check(functools.partial(_is_list, entry), f"a list of {_plural(entry)}", of_all)]
+    if origin is collections.abc.Mapping:
+        entries = [_expected(one) for one in typing.get_args(hint)]
+        return [
+            _Check(
+                functools.partial(_is_table, *entries),
+                f"a table from {' to '.join(map(_plural, entries))}",
+                functools.partial(_each_of_table, *entries),
+            )
+        ]
     if origin is collections.abc.Iterable:
-        return [(_is_iterable, "a list")]
+        return [_Check(_is_iterable, "a list")]
     if origin is collections.abc.Callable:
-        return [(callable, "a function")]
+        return [_Check(callable, "a function")]
     simple = {
-        int: (_is_whole, "a whole number"),
-        float: (is_number, "a number"),
-        bool: (lambda value: isinstance(value, bool | np.bool_), "True or False"),
-        str: (lambda value: isinstance(value, str), "a text"),
-        Path: (_is_path, "a path"),
-        np.ndarray: (_is_array, "an array of numbers"),
-        types.NoneType: (lambda value: value is None, "None"),
+        int: _Check(_is_whole, "a whole number", int),
+        float: _Check(is_number, "a number", float),
+        bool: _Check(lambda value: isinstance(value, bool | np.bool_), "True or False", bool),
+        str: _Check(lambda value: isinstance(value, str), "a text", str),
+        Path: _Check(_is_path, "a path", Path),
+        np.ndarray: _Check(_is_array, "an array of numbers", np.asarray),
+        types.NoneType: _Check(lambda value: value is None, "None"),
     }
     if hint in simple:
         return [simple[hint]]
     if getattr(hint, "_is_protocol", False):
-        return [(functools.partial(_has, hint.__protocol_attrs__), f"one of {hint.__name__}")]
+        has_all = functools.partial(_has, hint.__protocol_attrs__)
+        return [_Check(has_all, f"one of {hint.__name__}")]
     if isinstance(hint, type) and hint is not Any:
-        return [(lambda value: isinstance(value, hint), f"{_article(hint)} {_name(hint)}")]
-    return [(lambda value: True, "anything")]
+        return [_Check(lambda value: isinstance(value, hint), f"{_article(hint)} {_name(hint)}")]
+    return [_Check(lambda value: True, "anything")]
 
 
 def _entries(arguments: tuple[Any, ...]) -> tuple[list[_Check]]:
@@ -142,11 +191,11 @@ def _entries(arguments: tuple[Any, ...]) -> tuple[list[_Check]]:
     The field says itself what each of these is.
     """
     kinds = [one for one in arguments if one is not Ellipsis]
-    return (_expected(kinds[0]) if len(kinds) == 1 else [(lambda value: True, "values")],)
+    return (_expected(kinds[0]) if len(kinds) == 1 else [_Check(lambda value: True, "values")],)
 
 
 def _plural(checks: list[_Check]) -> str:
-    names = (words.split(" ", 1)[-1] for _, words in checks)
+    names = (one.words.split(" ", 1)[-1] for one in checks)
     return " or ".join(name if name.endswith("s") else f"{name}s" for name in names)
 
 
@@ -155,7 +204,30 @@ def _is_list(entry: list[_Check], value: Any) -> bool:
         number_list(value, "")
     except InputError:
         return False
-    return all(any(fits(one) for fits, _ in entry) for one in value)
+    return all(_fits(entry, one) for one in value)
+
+
+def _fits(checks: list[_Check], value: Any) -> bool:
+    return any(one.fits(value) for one in checks)
+
+
+def _used(checks: list[_Check], value: Any) -> Any:
+    return next(one for one in checks if one.fits(value)).used(value)
+
+
+def _each(entry: list[_Check], values: Any) -> tuple[Any, ...]:
+    return tuple(_used(entry, one) for one in values)
+
+
+def _is_table(key: list[_Check], entry: list[_Check], value: Any) -> bool:
+    """Whether a value is a mapping of such keys to such entries."""
+    return isinstance(value, Mapping) and all(
+        _fits(key, name) and _fits(entry, one) for name, one in value.items()
+    )
+
+
+def _each_of_table(key: list[_Check], entry: list[_Check], table: Any) -> dict[Any, Any]:
+    return {_used(key, name): _used(entry, one) for name, one in table.items()}
 
 
 def _is_iterable(value: Any) -> bool:

@@ -23,9 +23,13 @@ import numpy as np
 
 from meanfield_pde.errors import InputError, TimeIndexError
 
+LARGEST_COORDINATE = 1e100  # whose square, and the costs made of it, are finite
 # Points that a user gives, tokens or vertices, may be off the unit sphere by this much: single
 # precision. They are put back on it.
 OFF_SPHERE = 1e-6
+# The mass of a density before it is scaled to one: a double below 1e-308 is a multiple of 5e-324
+# only, and what is made of the density in small cells is far smaller than the density.
+LEAST_MASS = 1e-280
 # Entries of matrices: of four factors the product is in the range of doubles.
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e-70, 1e70
 LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes, on all file systems in use
@@ -50,10 +54,10 @@ def is_number(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """The value for a message, cut short; Python prints no whole number of very many digits."""
+    """The value for a message, cut short; not all objects can be printed, nor all whole numbers."""
     try:
         return reprlib.repr(value)
-    except ValueError:
+    except Exception:  # what `__repr__` of somebody else's object raises
         return f"one that cannot be printed, of type {type(value).__name__}"
 
 
@@ -94,7 +98,7 @@ def duration(text: str, name: str) -> float:
     if seconds <= 0:
         raise InputError(
             f'{name} must be a number of steps or a time such as "90s", "10min" or "1.5h", '
-            f"got {reprlib.repr(text)}"
+            f"got {shown(text)}"
         )
     return seconds
 
@@ -119,7 +123,7 @@ def choice(value: Any, name: str, options: Collection[str]) -> None:
     if not isinstance(value, str) or value not in options:
         raise InputError(
             f"{name} must be one of {', '.join(map(repr, options))}, "
-            f"got {reprlib.repr(value)}{did_you_mean(value, options)}"
+            f"got {shown(value)}{did_you_mean(value, options)}"
         )
 
 
@@ -127,20 +131,24 @@ def number_list(value: Any, name: str) -> Collection[Any]:
     """The value, or InputError if it is not a list; its entries are still to be checked."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if not (is_list or (isinstance(value, np.ndarray) and value.ndim)):
-        raise InputError(f"{name} must be a list of numbers, got {reprlib.repr(value)}")
+        raise InputError(f"{name} must be a list of numbers, got {shown(value)}")
     return value
 
 
 def numbers(given: Any, name: str, what: str = "an array") -> np.ndarray:
     """The array as floats, or InputError if it does not hold real numbers."""
-    return numbers_as_given(given, name, what).astype(float)
+    array = numbers_as_given(given, name, what)
+    try:
+        return array.astype(float)
+    except MemoryError:  # one that is broadcast takes none itself
+        raise InputError(f"{name} has {array.size} entries, more than memory holds") from None
 
 
 def numbers_as_given(given: Any, name: str, what: str = "an array") -> np.ndarray:
     """The array in the type that it has, or InputError if it does not hold real numbers."""
     try:
         array = np.asarray(given)
-    except (ValueError, TypeError, OverflowError):
+    except Exception:  # rows of different lengths, or what somebody else's `__array__` raises
         raise InputError(f"{name} must be {what} of numbers whose rows have equal length") from None
     if array.dtype.kind not in "iuf":
         raise InputError(f"{name} must be {what} of real numbers, got type {array.dtype}")
@@ -151,6 +159,44 @@ def numbers_as_given(given: Any, name: str, what: str = "an array") -> np.ndarra
             "array of the others, or fill them in"
         )
     return array
+
+
+def check_mass(total: float, what: str) -> None:
+    """InputError unless the mass of a density is positive, finite and not near the least double."""
+    if not (math.isfinite(total) and total > 0):
+        raise InputError(f"{what} must have a positive, finite mass, got {total:g}")
+    if total < LEAST_MASS:
+        raise InputError(
+            f"{what} must have a mass of {LEAST_MASS:g} or more, below which doubles lose their "
+            f"digits, got {total:g}; scale it, its mass does not matter"
+        )
+
+
+def points_of(
+    given: Any, dimension: int | None = None, name: str = "points", *, clouds: bool = False
+) -> np.ndarray:
+    """The points as floats, N x d; InputError unless they are up to 1e100, and d fits.
+
+    Args:
+        given: the points; one alone is a row.
+        dimension: d; any, if left out.
+        name: of the points.
+        clouds: whether there may be axes before these two, and numbers that are not finite, as in
+            a scheme that diverges.
+    """
+    points = np.atleast_2d(numbers(given, name))
+    d = points.shape[-1] if dimension is None else dimension
+    if (points.ndim > 2 and not clouds) or points.shape[-1] != d:
+        shape = "d numbers each" if dimension is None else f"{d} coordinates"
+        raise InputError(f"{name} must be rows of {shape}, got an array of shape {points.shape}")
+    wrong = ~(np.abs(points) <= LARGEST_COORDINATE)
+    if wrong.any() and not clouds:
+        *row, _ = np.argwhere(wrong)[0].tolist()
+        raise InputError(
+            f"{name} must be finite, up to {LARGEST_COORDINATE:g}, got "
+            f"{points[tuple(row)].tolist()} in row {row[-1]}"
+        )
+    return points
 
 
 def magnitudes(array: np.ndarray, name: str) -> np.ndarray:
@@ -173,8 +219,12 @@ def magnitudes(array: np.ndarray, name: str) -> np.ndarray:
 
 def to_path(value: Any, name: str) -> Path:
     """The value as a path, or InputError if it cannot be one."""
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
-        raise InputError(f"{name} must be a path in quotes, got {reprlib.repr(value)}")
+    try:
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    except Exception:  # of somebody else's `__fspath__`
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(f"{name} must be a path in quotes, got {shown(value)}")
     path = Path(value)
     try:
         lengths = [len(os.fsencode(part)) for part in path.parts]
@@ -182,7 +232,7 @@ def to_path(value: Any, name: str) -> Path:
     except UnicodeEncodeError:
         raise InputError(
             f"{name} has characters in it that are not text in the encoding "
-            f"{sys.getfilesystemencoding()}, got {reprlib.repr(str(path))}; rename it, or set "
+            f"{sys.getfilesystemencoding()}, got {shown(str(path))}; rename it, or set "
             "LC_ALL to C.UTF-8"
         ) from None
     if any(length > LONGEST_NAME for length in lengths):
@@ -270,7 +320,7 @@ def matrix_rows(given: Any, name: str) -> list[list[float]]:
     """The rows of a matrix as lists of floats, or InputError that names the entry."""
     if not isinstance(given, list) or not all(isinstance(row, list) for row in given):
         raise InputError(
-            f"{name} must be a matrix [[...], [...]], a list of rows, got {reprlib.repr(given)}"
+            f"{name} must be a matrix [[...], [...]], a list of rows, got {shown(given)}"
         )
     rows = [
         [real(entry, f"{name}[{i}][{j}]", "a finite number") for j, entry in enumerate(row)]

@@ -72,6 +72,21 @@ def check_writable(folder: Path) -> None:
         pass
 
 
+def check_output(path: Path) -> None:
+    """InputError unless a path can be that of a file; StorageError if it cannot be made now."""
+    check_no_device(path)
+    if path.is_dir():
+        raise InputError(f"{path}: cannot be written (it is a folder)")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}")
+    with writing(path):
+        try:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        except FileNotFoundError as error:  # there is such a folder, but no files are made in it
+            raise InputError(f"{path}: cannot be written ({_reason(error)})") from error
+
+
 def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | None = None) -> None:
     """Let `write` make a file under a temporary name, then put it in the place of `path`.
 

@@ -1,6 +1,6 @@
-"""Arrays from `.npz` files that somebody else wrote: nothing in them is unpickled or trusted.
+"""Arrays in `.npz` files: nothing in one that somebody else wrote is unpickled or trusted.
 
-The messages do not name the file; the callers do, who know what it was to hold.
+The messages about what is read do not name the file; the callers do, who know what it was to hold.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ import math
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.checks import check_file
+from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.support.memory import check_claim
 
 # More along one axis is no file: 10^15 bytes are a petabyte.
@@ -50,6 +53,29 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         # The text of an OSError ends with the name of the file; its strerror does not.
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
         raise InputError(f"not a readable .npz file ({reason})") from None
+
+
+def unused_arrays(arrays: Mapping[str, Any], known: Collection[str]) -> str:
+    """The sentence that says which arrays of a file are not used; empty if all are."""
+    extra = sorted(arrays.keys() - set(known))
+    return f"arrays not used: {', '.join(extra)}" if extra else ""
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray | float]) -> None:
+    """Write arrays to a file, whole and under the name given; its folder is made if need be.
+
+    InputError unless the name ends in .npz, in letters of either case.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".npz":
+        raise InputError(f"{path}: a file of arrays must end in .npz, got '{path.suffix}'")
+
+    def write(part: Path) -> None:
+        with part.open("wb") as file:  # numpy adds a suffix of its own to other names
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    make_folder(path.parent)
+    replace_file(path, write)
 
 
 def _check_claims(path: str | Path) -> None:

@@ -16,6 +16,8 @@ from mpi4py import MPI
 from meanfield_pde.errors import InputError
 
 VARIABLE = "MEANFIELD_PDE_THREADS"
+_MOST_DIGITS = 9
+_MOST_EACH = 100  # threads to a core: more are a slip, fewer are what another machine has
 # To wake a thread, and to wait for it, is worth while for this much work each [ns].
 WORK_PER_THREAD = 500_000.0
 # Parts of the work for each thread, since some take longer than others (chosen, not tuned).
@@ -45,10 +47,15 @@ def set_threads(comm: MPI.Comm, threads: int | None = None) -> int:
         given = os.environ.get(VARIABLE)
         if given is None:
             threads = max(1, available_cores() // ranks)
-        elif given.isdigit() and int(given) > 0:
+        elif given.isdecimal() and len(given) <= _MOST_DIGITS and int(given) > 0:
             threads = int(given)
+            if threads > _MOST_EACH * available_cores():
+                raise InputError(
+                    f"{VARIABLE} = {threads}, and there are {available_cores()} cores; no more are "
+                    "used"
+                )
         else:
-            raise InputError(f"{VARIABLE} must be a positive whole number, got '{given}'")
+            raise InputError(f"{VARIABLE} must be a positive whole number, got '{given[:80]}'")
     elif threads < 1:
         raise InputError(f"the number of threads must be positive, got {threads}")
     _allowed[0] = min(threads, available_cores())

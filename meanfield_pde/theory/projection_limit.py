@@ -25,6 +25,7 @@ from meanfield_pde.attention.heads import is_one_head
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.arguments import check_fields
+from meanfield_pde.support.checks import points_of, real
 from meanfield_pde.support.plain import plain
 from meanfield_pde.theory.report import QUANTITIES, report
 from meanfield_pde.theory.saddles import ALIGNED, Saddle, Tail, points_on_sphere, saddles
@@ -122,7 +123,7 @@ class ProjectionLimit:
     def coordinates(self, points: np.ndarray) -> np.ndarray:
         """Coordinates <l, x> of Pi x in the basis of E, N x dim E."""
         # Not @, which is slow for long and thin matrices.
-        return np.einsum("nd,kd->nk", np.atleast_2d(np.asarray(points, dtype=float)), self.left)
+        return np.einsum("nd,kd->nk", points_of(points, self.attention.dimension), self.left)
 
     def on_separatrix(self, points: np.ndarray) -> np.ndarray:
         """Whether Pi x = 0 to rounding, so that x has no limit."""
@@ -131,7 +132,7 @@ class ProjectionLimit:
 
     def map(self, points: np.ndarray) -> np.ndarray:
         """Pi x / |Pi x| for each row of points."""
-        points = np.atleast_2d(np.asarray(points, dtype=float))
+        points = points_of(points, self.attention.dimension)
         lost = self.on_separatrix(points)
         if lost.any():
             i = int(lost.argmax())
@@ -143,7 +144,7 @@ class ProjectionLimit:
 
     def distance_to_eigenspace(self, points: np.ndarray) -> np.ndarray:
         """Geodesic distance from each row of points to E ∩ S, at most pi / 2."""
-        points = np.atleast_2d(np.asarray(points, dtype=float))
+        points = points_of(points, self.attention.dimension)
         inside = points @ self.basis
         outside = points - inside @ self.basis.T
         return np.arctan2(np.linalg.norm(outside, axis=1), np.linalg.norm(inside, axis=1))
@@ -189,8 +190,7 @@ class ProjectionLimit:
         It supposes a density that is positive at the saddles. Where the two are equal the decay
         is t^(1/p) exp(-c t), so that the measured slope is off by 1/(p t).
         """
-        if not p >= 1:
-            raise InputError(f"the order p of a Wasserstein distance must be >= 1, got {p}")
+        p = real(p, "the order p of a Wasserstein distance", "a number >= 1", lambda p: p >= 1)
         return min(self.contraction_rate, self.unsettled_rate / p)
 
     @cached_property

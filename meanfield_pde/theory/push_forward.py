@@ -21,11 +21,12 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.clipping import padded, split, split_polygons, triangulated
 from meanfield_pde.mesh.geometry import cell_mean, cell_spread, cell_volume, integrate, normalised
 from meanfield_pde.support.arguments import typed
-from meanfield_pde.support.checks import numbers
+from meanfield_pde.support.checks import check_mass, numbers, points_of, shown
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
 
 Density = Callable[[np.ndarray], np.ndarray]
+MOST_BINS = 1_000_000  # a microradian each; pieces of cells are as many, and take memory
 
 
 @typed
@@ -53,13 +54,23 @@ def push_forward(
             up to the quadrature; the variance to 1e-4 of it, as the angle has a singularity at the
             two points Pi x = 0.
     """
-    cells = np.asarray(cells, dtype=float)
+    cells = numbers(cells, "the cells of a push-forward")
     d = limit.attention.dimension
     if cells.ndim != 3 or cells.shape[1:] != (d, d) or d > 3:
         raise InputError(
             f"the cells of a push-forward must be arcs (d = 2) or triangles (d = 3) in the "
             f"dimension {d} of attention.value, an array of shape (N, {d}, {d}); got {cells.shape}"
         )
+    if not len(cells) or not np.isfinite(cells).all():
+        raise InputError("the cells of a push-forward must be finite, and at least one")
+    if not length_scale > 0:
+        raise InputError(f"length_scale must be a number > 0, got {length_scale}")
+    if bins < 2 or bins % 2 or bins > MOST_BINS:
+        raise InputError(
+            f"the bins of a great circle must be an even number from 2 to {MOST_BINS}, got "
+            f"{shown(bins)}"
+        )
+    peaks = None if peaks is None else points_of(peaks, d, "peaks")
     pieces = _Pieces(cells, content, length_scale, peaks)
     if limit.dimension == d:
         return _itself(cells, pieces)
@@ -85,7 +96,7 @@ def push_forward_atoms(limit: ProjectionLimit, measure: Measure) -> Measure:
         return Measure(limit.map(measure.points), measure.masses)
     lost = limit.on_separatrix(measure.points)
     above = np.where(lost, 0.5, limit.coordinates(measure.points)[:, 0] > 0)
-    sides = [math.fsum(measure.masses * above), math.fsum(measure.masses * (1 - above))]
+    sides = [total_mass(measure.masses * above), total_mass(measure.masses * (1 - above))]
     return _atoms(limit, np.array(sides))
 
 
@@ -105,20 +116,23 @@ class _Pieces:
         if callable(content):
             self._density = partial(_values, content)
             return
-        masses = np.asarray(content, dtype=float)
+        masses = numbers(content, "the masses")
         if masses.shape != (len(cells),):
             raise InputError(
                 f"the masses must be one number for each of the {len(cells)} cells, "
                 f"got an array of shape {masses.shape}"
             )
-        if not np.isfinite(masses).all() or (masses < 0).any() or not masses.sum() > 0:
-            raise InputError("the masses must be finite, >= 0 and not all zero")
+        with np.errstate(over="ignore"):
+            total = masses.sum()
+        if not (np.isfinite(total) and (masses >= 0).all() and total > 0):
+            raise InputError("the masses must be finite, >= 0 and not all zero, and their total")
         self._masses = masses
 
     def masses(self, pieces: np.ndarray, parent: np.ndarray) -> np.ndarray:
         """Mass of each piece of the cells `parent`."""
         if self._density is not None:
-            return integrate(self._density, pieces, self._length_scale, self._peaks)
+            with np.errstate(over="ignore"):  # refused by its total
+                return integrate(self._density, pieces, self._length_scale, self._peaks)
         return self._masses[parent] * _shares(cell_volume(pieces), parent, len(self._masses))
 
     def moments(
@@ -132,7 +146,8 @@ class _Pieces:
             rho = np.ones(len(points)) if density is None else density(points)
             return np.column_stack([rho, rho * f, rho * f * f])
 
-        mass, first, second = integrate(integrand, pieces, self._length_scale, self._peaks).T
+        with np.errstate(over="ignore"):
+            mass, first, second = integrate(integrand, pieces, self._length_scale, self._peaks).T
         if density is None:
             scale = self.masses(pieces, parent) / np.where(mass > 0, mass, 1)
             return scale * mass, scale * first, scale * second
@@ -142,19 +157,34 @@ class _Pieces:
         """The masses of the limit, scaled to one for a density, which may have any total."""
         if self._density is None:
             return masses
-        total = math.fsum(masses)
-        if not (math.isfinite(total) and total > 0):
-            raise InputError(f"a density must have a positive, finite mass, got {total:g}")
+        total = total_mass(masses)
+        check_mass(total, "a density")
         return masses / total
+
+
+def total_mass(masses: np.ndarray) -> float:
+    """The sum, rounded once; infinite or nan where `math.fsum` raises an error."""
+    try:
+        return math.fsum(masses)
+    except (OverflowError, ValueError):
+        with np.errstate(all="ignore"):
+            return float(np.sum(masses))
 
 
 def _values(density: Density, points: np.ndarray) -> np.ndarray:
     """The density at points; InputError unless it gives one number for each."""
-    values = numbers(density(points), "what the density returns")
+    values = numbers(density(points.copy()), "what the density returns")
     if values.shape != (len(points),):
         raise InputError(
             "the density must take points (N x d) to N numbers, got an array of shape "
             f"{values.shape} for N = {len(points)}"
+        )
+    wrong = ~(np.isfinite(values) & (values >= 0))
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise InputError(
+            f"the density must be finite and >= 0 everywhere, got {values[i]:g} at "
+            f"{points[i].tolist()}"
         )
     return values
 
@@ -162,7 +192,7 @@ def _values(density: Density, points: np.ndarray) -> np.ndarray:
 def _two_atoms(limit: ProjectionLimit, cells: np.ndarray, content: _Pieces) -> Measure:
     pieces, parent, side = split(cells, normalised(limit.left[0]))
     masses = content.masses(pieces, parent)
-    sides = np.array([math.fsum(masses[side > 0]), math.fsum(masses[side < 0])])
+    sides = np.array([total_mass(masses[side > 0]), total_mass(masses[side < 0])])
     return _atoms(limit, content.total_kept(sides))
 
 
@@ -174,8 +204,6 @@ def _atoms(limit: ProjectionLimit, sides: np.ndarray) -> Measure:
 def _great_circle(
     limit: ProjectionLimit, cells: np.ndarray, content: _Pieces, bins: int
 ) -> Measure:
-    if bins < 2 or bins % 2:
-        raise InputError(f"the bins of a great circle must be an even number >= 2, got {bins}")
     width = 2 * math.pi / bins
     pieces, parent, first = _lunes(limit, cells, bins)
 

@@ -18,7 +18,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import OFF_SPHERE, check_file, numbers, shown, time_index
 from meanfield_pde.support.files import make_folder, replace_file
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.npz import read_arrays, unused_arrays, write_arrays
 from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
@@ -33,6 +33,8 @@ CSV_COLUMNS = (
     ("token", "x", "y", "z"),
     ("token", "x", "y"),
 )
+MOST_COLUMNS = 3  # coordinates in a .csv file
+LARGEST_NUMBER = 2**53  # of a token in one: whole numbers up to this are different doubles
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,17 +145,21 @@ def write_tokens(path: str | Path, cloud: TokenCloud) -> None:
     if suffix == ".csv" and extras:
         raise InputError(f"{path}: a .csv file cannot hold {', '.join(extras)}; write .npz instead")
 
+    if suffix == ".npz":
+        write_arrays(path, {"times": cloud.times, "tokens": cloud.tokens} | extras)
+        return
+    T, N, d = cloud.tokens.shape
+    if d > MOST_COLUMNS:
+        raise InputError(f"{path}: a .csv file has tokens in dimension 2 or 3, got {d}; write .npz")
+
     def write(part: Path) -> None:
-        if suffix == ".npz":
-            np.savez_compressed(part, times=cloud.times, tokens=cloud.tokens, **extras)
-        else:
-            T, N, d = cloud.tokens.shape
-            rows = np.column_stack(
-                [np.repeat(cloud.times, N), np.tile(np.arange(N), T), cloud.tokens.reshape(-1, d)]
-            )
-            header = ",".join(CSV_COLUMNS[0][: 2 + d])
-            formats = ["%.17g", "%d"] + d * ["%.17g"]
-            np.savetxt(part, rows, formats, delimiter=",", header=header, comments="")
+        rows = np.column_stack(
+            [np.repeat(cloud.times, N), np.tile(np.arange(N), T), cloud.tokens.reshape(-1, d)]
+        )
+        header = ",".join(CSV_COLUMNS[0][: 2 + d])
+        formats = ["%.17g", "%d"] + d * ["%.17g"]
+        with part.open("w", encoding="utf-8") as file:  # numpy compresses what ends in .gz
+            np.savetxt(file, rows, formats, delimiter=",", header=header, comments="")
 
     make_folder(path.parent)
     replace_file(path, write)
@@ -208,8 +214,7 @@ def _read_npz(path: Path) -> TokenCloud:
         if arrays["tokens"].ndim != 2:
             raise InputError(f"the array 'times' is missing; found {sorted(arrays)}")
         arrays["times"] = np.zeros(1)
-    extra = sorted(arrays.keys() - set(known))
-    note = f"arrays not used: {', '.join(extra)}" if extra else ""
+    note = unused_arrays(arrays, known)
     given: dict[str, Any] = {name: arrays[name] for name in known if name in arrays}
     return TokenCloud(**given, note=note)
 
@@ -236,6 +241,13 @@ def _read_csv(path: Path) -> TokenCloud:
     if not np.isfinite(rows).all():
         row = np.argwhere(~np.isfinite(rows))[0][0]
         raise InputError(f"row {row + 1} below the header has a value that is not finite")
+    wrong = ~((rows[:, 1] >= 0) & (rows[:, 1] <= LARGEST_NUMBER) & (rows[:, 1] % 1 == 0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(
+            f"row {row + 1} below the header: token must be a whole number >= 0, got "
+            f"{rows[row, 1]:g}"
+        )
     times, ids = np.unique(rows[:, 0]), np.unique(rows[:, 1])
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     _check_complete(rows[:, :2], times, ids)

@@ -14,6 +14,7 @@ Ranks share out the velocities and gather them all: each integrates the same, bi
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,12 +29,15 @@ from meanfield_pde.attention.term import Sources
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.support.arguments import typed_except
-from meanfield_pde.support.checks import check_ends, number_list, real, whole
+from meanfield_pde.support.checks import check_ends, number_list, real, shown, whole
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
 from meanfield_pde.tokens.noise import Velocity, euler_maruyama, longest_step, splitting
 
+LOG = logging.getLogger("meanfield_pde")
+
+WORTH_SAYING = 1e4  # steps, of a millisecond or more each: some seconds
 # At zero temperature the velocity may jump back and forth, and error control then creeps: this many
 # steps must cover at least this length of time, in units of 1/|V|.
 WATCHED_STEPS = 500
@@ -89,7 +93,10 @@ def simulate_tokens(
     _check_numbers(step, residual, tolerance, noise, seed)
     longest = step or min(longest_step(layer, noise) for layer in attention.layers)
     remedy = f"steps are at most {longest:.1e} long"
-    check_ends((until - start) / longest, f"until = {until:g}", remedy)
+    steps = (until - start) / longest
+    check_ends(steps, f"until = {until:g}", remedy)
+    if steps > WORTH_SAYING:
+        LOG.info("about %.3g steps, of %.1e each", steps, longest)
     set_threads(comm)
     x, weights = given.tokens[0], given.masses
 
@@ -108,7 +115,7 @@ def _check_numbers(
     step: float | None, residual: bool, tolerance: float, noise: float, seed: int
 ) -> None:
     if step is not None and not 0 < step < math.inf:
-        raise InputError(f"the step must be a number > 0, got {step!r}")
+        raise InputError(f"the step must be a number > 0, got {shown(step)}")
     if residual and step is None:
         raise InputError("residual = True applies to Euler steps; give a step")
     if not 1e-13 <= tolerance <= 1e-2:

@@ -21,12 +21,13 @@ import numpy as np
 from tqdm import tqdm
 
 from meanfield_pde.attention.heads import is_one_head
-from meanfield_pde.errors import InputError
+from meanfield_pde.attention.layers import stack
+from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.threads import set_threads
-from meanfield_pde.tokens.cloud import TokenCloud
+from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud
 from meanfield_pde.verification.diagnosis import Diagnosis, diagnose
 from meanfield_pde.verification.report import TokenComparison
 from meanfield_pde.verification.samples import (
@@ -34,6 +35,7 @@ from meanfield_pde.verification.samples import (
     Densities,
     SamplingBand,
     band_key,
+    check_band_file,
     densities_at,
     power_of_faults,
     read_band,
@@ -56,6 +58,7 @@ MOST_SAMPLES = 1_000_000
 # Steps make no difference to the p-value if they move tokens by less of the sampling error than
 # this part: added to it as errors at random are, they make it larger by 0.5 %.
 NEGLIGIBLE = 0.1
+_SAME = 1e-12  # matrices that differ by no more are one: they were written in single digits, say
 # Of the distances shown, far below their sampling error.
 _RTOL = 1e-8
 
@@ -94,9 +97,11 @@ def compare_tokens(
     whole(seed, "the seed", 0)
     if samples is not None and whole(samples, "the number of samples", 2) > MOST_SAMPLES:
         raise InputError(f"the number of samples must be at most {MOST_SAMPLES}, got {samples}")
+    file = None if band_file is None else Path(band_file)
+    if file is not None:
+        on_root(comm, check_band_file, file)
     set_threads(comm)
     ours, theirs, common = _chosen_times(result, cloud)
-    file = None if band_file is None else Path(band_file)
     samples = samples or max(sample_count(cloud.tokens.shape[1]), round(1 / level))
     shown = progress and comm.rank == 0 and sys.stderr.isatty()
     total = samples + 2 * len(ours)
@@ -241,7 +246,7 @@ def _band(
     if file is not None and comm.rank == 0:
         try:
             band.write(file)
-        except OSError:  # it is made again the next time
+        except StorageError:  # it is made again the next time
             return band
     return band
 
@@ -299,6 +304,7 @@ def _notes(
     beta = attention.beta
     if cloud.beta is not None and not math.isnan(beta) and cloud.beta != beta:
         notes.append(f"the token file says beta = {cloud.beta:g}, the density has {beta:g}")
+    notes += _contradictions(result, cloud)
     if layer_step is not None:
         notes.append(f"times count layers of {layer_step:g}")
     if diagnosis is None and result.noise and len(cloud.times) > 1:
@@ -311,6 +317,34 @@ def _notes(
     if cloud.times[-1] > attention.end * (1 + 1e-9):
         notes.append(f"times after the last of {len(attention.layers)} layers are left aside")
     return tuple(notes)
+
+
+def _contradictions(result: Densities, cloud: TokenCloud) -> list[str]:
+    """A note for each matrix that the tokens were moved by and the density was not.
+
+    Of query and key only their product matters.
+    """
+    ours = {name: stack(result.attention, name) for name in WEIGHTS}
+    given = {name: getattr(cloud, name) for name in WEIGHTS}
+    theirs: dict[str, np.ndarray] = {n: one for n, one in given.items() if one is not None}
+    if {"query", "key"} <= theirs.keys():
+        for both in (ours, theirs):
+            query, key = both.pop("query"), both.pop("key")
+            if query.shape[:-1] == key.shape[:-1]:
+                both["query^T key"] = np.swapaxes(query, -1, -2) @ key
+    return [
+        f"the token file says another {name} than the density has"
+        for name, matrix in theirs.items()
+        if not _alike(matrix, ours[name])
+    ]
+
+
+def _alike(matrix: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two matrices are the same to rounding; one may be that of all layers and heads."""
+    try:
+        return np.allclose(matrix, other, rtol=_SAME, atol=_SAME)
+    except ValueError:  # of other layers or heads
+        return False
 
 
 def _listed(times: np.ndarray) -> str:

@@ -28,8 +28,8 @@ from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.geometry import geodesic_distance, normalised
-from meanfield_pde.support.files import replace_file
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.checks import check_file
+from meanfield_pde.support.npz import read_arrays, write_arrays
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.tokens.code import evolve, fixed_step
 from meanfield_pde.tokens.noise import Velocity
@@ -146,7 +146,7 @@ class SamplingBand:
             "moments": self.features.moments,
             "ratio": self.ratio,
         }
-        replace_file(path, lambda part: np.savez_compressed(part, allow_pickle=False, **arrays))
+        write_arrays(path, arrays)
 
 
 def sampling_band(
@@ -262,6 +262,28 @@ def band_key(
     for array in numbers:
         digest.update(np.ascontiguousarray(array, dtype=float).tobytes())
     return digest.hexdigest()
+
+
+# Of a file of samples.
+_ARRAYS = {"key", "times", "distances", "moments", "ratio"}
+
+
+def check_band_file(path: Path) -> None:
+    """InputError unless a band can be kept in a file, in which nothing else is."""
+    if path.suffix.lower() != ".npz":
+        raise InputError(f"{path}: samples are kept in a file that ends in .npz")
+    if not path.exists():
+        return
+    check_file(path, f"{path}: samples are kept in a file, and this is none")
+    try:
+        others = read_arrays(path).keys() - _ARRAYS
+    except InputError:  # damaged, and made again
+        return
+    if others:
+        raise InputError(
+            f"{path}: holds other arrays ({', '.join(sorted(others)[:3])}), and would be replaced "
+            "by samples; name another file"
+        )
 
 
 def read_band(path: Path, key: str) -> SamplingBand | None:

@@ -50,7 +50,7 @@ class Cost:
 def make_cost(name: str, p: int) -> Cost:
     """The cost that the user named."""
     if name not in COSTS:
-        raise InputError(f"cost must be 'geodesic' or 'chordal', got {name!r}")
+        raise InputError(f"cost must be 'geodesic' or 'chordal', got {shown(name)}")
     if not is_number(p) or p not in (1, 2):
         raise InputError(f"p must be 1 or 2, got {shown(p)}")
     return Cost(name == "geodesic", int(p))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.arguments import typed
-from meanfield_pde.support.checks import numbers
-from meanfield_pde.support.npz import read_arrays
+from meanfield_pde.support.checks import LARGEST_COORDINATE, numbers
+from meanfield_pde.support.npz import read_arrays, unused_arrays, write_arrays
 
-LARGEST = 1e100  # coordinates, whose squares and the costs made of them are finite
+LOG = logging.getLogger("meanfield_pde")
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Measure:
             )
         if not np.isfinite(points).all() or not np.isfinite(masses).all():
             raise InputError("a measure needs finite points and masses")
-        if points.size and np.abs(points).max() > LARGEST:
+        if points.size and np.abs(points).max() > LARGEST_COORDINATE:
             raise InputError(
-                f"a measure needs coordinates up to {LARGEST:g}, so that distances stay finite, "
-                f"got {np.abs(points).max():g}"
+                f"a measure needs coordinates up to {LARGEST_COORDINATE:g}, so that distances stay "
+                f"finite, got {np.abs(points).max():g}"
             )
         if (masses < 0).any():
             raise InputError(
@@ -60,8 +61,10 @@ class Measure:
         object.__setattr__(self, "masses", masses)
         if self.spread is not None:
             spread = np.atleast_1d(numbers(self.spread, "spread"))
-            if spread.shape != masses.shape or not (spread >= 0).all():
-                raise InputError("the spread of a measure needs one number >= 0 for each atom")
+            if spread.shape != masses.shape or not (np.isfinite(spread) & (spread >= 0)).all():
+                raise InputError(
+                    "the spread of a measure needs one finite number >= 0 for each atom"
+                )
             object.__setattr__(self, "spread", spread)
 
     @property
@@ -87,6 +90,8 @@ class Measure:
         missing = {"points", "masses"} - arrays.keys()
         if missing:
             raise InputError(f"{path}: a measure needs the array '{sorted(missing)[0]}'")
+        if unused := unused_arrays(arrays, ("points", "masses", "spread")):
+            LOG.warning("%s: %s", path, unused)
         try:
             return cls(arrays["points"], arrays["masses"], arrays.get("spread"))
         except InputError as error:
@@ -94,8 +99,8 @@ class Measure:
 
     @typed
     def write(self, path: str | Path) -> None:
-        """Write the measure as `.npz`."""
+        """Write the measure as `.npz`, in which its name has to end."""
         arrays = {"points": self.points, "masses": self.masses}
         if self.spread is not None:
             arrays["spread"] = self.spread
-        np.savez_compressed(path, allow_pickle=False, **arrays)
+        write_arrays(path, arrays)

@@ -129,6 +129,9 @@ def test_a_lifetime_is_taken_over_the_longest_lived_heads_of_the_layers_that_use
     clouds = run(start(np.random.default_rng(0)), head, 4, None)
     found = audit_layers(encoder, heads, measured(clouds))
     assert found.lifetime.depth == pytest.approx(2.25)
+    cut = audit_layers(encoder, heads, measured(clouds[:4]))
+    said = "the tokens that leave the last layer are not given; its step is not judged"
+    assert [said in one.notes for one in (found, cut)] == [len(clouds) == 4, True]
     assert found.lifetime.heads == ((0, 0), (1, 1), (2, 0))
 
 

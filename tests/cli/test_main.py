@@ -52,6 +52,17 @@ WRONG = {
         "singular values are [1. 0.]",
     ),
     "negative density": ([(DENSITY, "0.3 + x")], "initial.density must be finite and >= 0", "-0.7"),
+    "a comment": ([(DENSITY, "1 # + x")], "initial.density: '#' is not allowed", "column 3"),
+    "tiny density": ([(DENSITY, "1e-322*(1 + x)")], "must not be below 1e-280 everywhere"),
+    "a number for a bias": (
+        [
+            (
+                "[mesh]",
+                f"[perceptron]\nweights_in = {VALUE}\nweights_out = {VALUE}\nbias_in = 1\n[mesh]",
+            )
+        ],
+        "perceptron.bias_in must be a list of numbers, got 1",
+    ),
     "zero density": ([(DENSITY, "0 * x")], "initial.density is zero everywhere", "'0 * x'"),
     "negative end": ([("until = 5.0", "until = -2.0")], "time.until", ">= 0", "got -2.0"),
     "beyond the end": ([(SAVE, "save_at = [1, 9]")], "time.save_at[1]", "time.until = 5.0", "9.0"),
@@ -150,7 +161,7 @@ def test_mesh_of_another_dimension(main: Main, write_case: Write, tmp_path: Path
         (["mesh", "circle", "--cells", "2", "--output", "a.xdmf"], ["3", "got 2"]),
         (["mesh", "circle", "--cells", "few", "--output", "a.xdmf"], ["--cells", "'few'"]),
         (["mesh", "circle", "--cells", "9", "--output", "a.vtk"], ["a.vtk", ".xdmf"]),
-        (["mesh", "circle", "--cells", "9", "--output", "no/a.xdmf"], ["the folder no"]),
+        (["mesh", "circle", "--cells", "9", "--output", "no/a.xdmf"], ["there is no folder no"]),
     ],
 )
 def test_wrong_command_line(
@@ -230,6 +241,8 @@ def test_what_is_no_file_is_not_waited_for(
     os.symlink("loop", "loop")
     os.symlink("log", "link")
     run = ("run", "c.toml", "--until", 0, "--output")
+    tokens = ("tokens", "c.toml", "--count", 3, "--output")  # refused before they are moved
+    os.mkdir("folder.npz")
     for arguments, parts in (
         (("audit", "weights"), ["weights/model.safetensors is a pipe, not a file"]),
         (("wasserstein", "pipe.npz", "pipe.npz"), ["pipe.npz is a pipe, not a file"]),
@@ -246,6 +259,11 @@ def test_what_is_no_file_is_not_waited_for(
         (("limit", "c.toml", "--output", "link"), ["link is a pipe, not a file"]),
         (("limit", "c.toml", "--output", "./c.toml"), ["c.toml: --output is the case file itself"]),
         (("mesh", "circle", "--cells", 9, "--output", "m.xdmf"), ["m.h5 is a pipe, not a file"]),
+        (("mesh", "circle", "--cells", 9, "--output", "/proc/m.xdmf"), ["/proc/m.xdmf: cannot be"]),
+        (("limit", "c.toml", "--output", "/proc/m.json"), ["/proc/m.json: cannot be written"]),
+        ((*tokens, "pipe.npz"), ["pipe.npz is a pipe, not a file"]),
+        ((*tokens, "/proc/t.npz"), ["/proc/t.npz: cannot be written"]),
+        ((*tokens, "folder.npz"), ["folder.npz: cannot be written (it is a folder)"]),
     ):
         code, err = main(*arguments)
         assert code == 2, err
@@ -315,8 +333,13 @@ def test_what_may_not_be_written_is_refused_before_any_work(
     def work(*arguments: object, **options: object) -> None:
         raise AssertionError("this takes hours")
 
-    for name in ("simulate_tokens", "ProjectionLimit", "run_case", "circle_surface"):
-        monkeypatch.setattr(f"meanfield_pde.cli.commands.{name}", work)
+    for name in (
+        "tokens.code.simulate_tokens",
+        "theory.projection_limit.ProjectionLimit",
+        "experiments.run.run_case",
+        "mesh.surface.circle_surface",
+    ):
+        monkeypatch.setattr(f"meanfield_pde.{name}", work)
     monkeypatch.chdir(tmp_path)
     for place in ("out", "done"):
         (tmp_path / place).mkdir()

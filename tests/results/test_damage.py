@@ -198,6 +198,39 @@ def test_a_summary_that_was_edited_is_one_line(out: Path, main: Main, tmp_path: 
     assert json.loads(path.read_text())["steps"] == json.loads(right)["steps"]
 
 
+def test_files_of_another_run_are_named(
+    out: Path, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """Another noise leaves the first row as it is, and so nothing but the case is different."""
+    noise = ("[time]", "[noise]\nstrength = 0.1\n[time]")
+    changes = (SMALL, ("until = 5.0", "until = 1.0"), noise)
+    case = write_case(CIRCLE, *changes, name="other.toml")
+    assert main("run", case, "--quiet", "--output", tmp_path / "other") == (0, "")
+    assert main("run", case, "--until", 0, "--quiet", "--output", tmp_path / "start") == (0, "")
+    run = ("run", tmp_path / "some-case.toml", "--quiet", "--output", out)
+    shutil.copy(tmp_path / "other/summary.json", out)
+    code, err = main(*run)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert f"{out / 'summary.json'}: the summary of another run than that of history.csv" in err
+    assert main(*run, "--resume") == (0, "")  # which concludes again
+    code, err = main(*run)
+    assert (code, "are left as they are" in err) == (0, True)
+    (out / "checkpoint.previous.h5").unlink(missing_ok=True)
+    for folder in ("other", "start"):
+        shutil.copy(tmp_path / folder / "checkpoint.h5", out)
+        code, err = main(*run, "--resume")
+        assert (code, err.count("\n")) == (2, 1), err
+        assert f"{out / 'checkpoint.h5'}: the checkpoint of another run than that of" in err
+
+
+def test_what_is_missing_where_a_run_is_to_be_resumed_is_named(
+    out: Path, main: Main, tmp_path: Path
+) -> None:
+    (out / "case.toml").unlink()
+    code, err = main("run", tmp_path / "some-case.toml", "--resume", "--output", out)
+    assert (code, "nothing to resume, there is no case.toml" in err) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["case.toml", "summary.json", "checkpoint.h5"])
 def test_a_pipe_or_a_device_in_place_of_a_file_is_not_waited_for(
     name: str, out: Path, main: Main, tmp_path: Path

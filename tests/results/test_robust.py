@@ -147,9 +147,28 @@ def test_files_where_folders_should_be(
     shutil.rmtree(out / name)
     (out / name).write_text("a file")
     code, err = main("run", case, "--until", 0, "--overwrite", "--quiet", "--output", out)
-    assert (code, err.count("\n"), str(out / name) in err) == (1, 1, True)
+    assert (code, err.count("\n"), str(out / name) in err) == (2, 1, True)
     assert (out / name).read_text() == "a file"
     assert (out / "summary.json").exists()
+
+
+@pytest.mark.draws
+def test_a_figure_that_matplotlib_cannot_draw_is_one_line_without_the_name_of_an_exception(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `text.usetex: True` in a matplotlibrc, and no LaTeX."""
+
+    def without_latex(*arguments: object, **options: object) -> None:
+        raise RuntimeError("Failed to process string with tex\nbecause latex could not be found")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", without_latex)
+    out = tmp_path / "out"
+    code, err = main("run", write_case(CIRCLE), "--until", 0, "--quiet", "--output", out)
+    assert (code, err.count("\n")) == (0, 1), err
+    assert err.startswith("no figures: a figure cannot be drawn (Failed to process string with tex")
+    assert (out / "summary.json").exists()
+    code, err = main("plot", out)
+    assert (code, err.count("\n"), "RuntimeError" in err) == (1, 1, False), err
 
 
 @pytest.mark.draws

@@ -94,7 +94,24 @@ def test_ctrl_c_during_import_is_one_line(module: str, write_case: Write, tmp_pa
         ("echo '(junk' > .petscrc; meanfield-pde info", "PETSc cannot read its options: Unknown"),
         ("mkdir x; cd x; rmdir ../x; meanfield-pde info", "the current folder cannot be read"),
         ("NUMBA_NUM_THREADS=0 meanfield-pde info", "NUMBA_NUM_THREADS must be a positive whole"),
+        ("NUMBA_NUM_THREADS=" + "9" * 5000 + " meanfield-pde info", "NUMBA_NUM_THREADS must be"),
+        ("MEANFIELD_PDE_THREADS=² meanfield-pde info", "MEANFIELD_PDE_THREADS must be a positive"),
+        (
+            "MEANFIELD_PDE_THREADS=1000000 meanfield-pde info",
+            "MEANFIELD_PDE_THREADS = 1000000, and",
+        ),
         ("MPLBACKEND=foo meanfield-pde info", "MPLBACKEND must be a backend of matplotlib"),
+        ("printf '\\xff\\xa0' > matplotlibrc; meanfield-pde info", "matplotlibrc: not readable"),
+        *(
+            (f"mkfifo {name}; timeout 20 meanfield-pde --version", f"{shown} is a pipe or a device")
+            for name, shown in (
+                (".petscrc", '"$PWD/.petscrc"'),
+                ("petscrc", '"$PWD/petscrc"'),
+                ("matplotlibrc", "matplotlibrc"),
+                ("ffcx_options.json", "ffcx_options.json"),
+            )
+        ),
+        ("mkfifo rc; MATPLOTLIBRC=rc timeout 20 meanfield-pde info", "rc is a pipe or a device"),
     ],
 )
 def test_what_a_command_cannot_start_in_is_one_line(line: str, said: str, tmp_path: Path) -> None:
@@ -102,6 +119,7 @@ def test_what_a_command_cannot_start_in_is_one_line(line: str, said: str, tmp_pa
         ["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    said = said.replace('"$PWD/', f"{tmp_path}/").replace('"', "")
     assert ended.stderr.startswith(f"meanfield-pde: {said}")
 
 

@@ -202,7 +202,7 @@ def test_empty_bins_and_few_bins(sphere: np.ndarray) -> None:
     two = push_forward(limit, sphere, Uniform().density, bins=2)
     np.testing.assert_allclose(two.masses, 0.5, atol=1e-14)
     for bins in (0, 7):
-        with pytest.raises(InputError, match=f"even number >= 2, got {bins}"):
+        with pytest.raises(InputError, match=f"even number from 2 to 1000000, got {bins}"):
             push_forward(limit, sphere, masses, bins=bins)
 
 

@@ -156,6 +156,9 @@ def test_npz_refused(tmp_path: Path, arrays: dict[str, Any], fragment: str) -> N
         ("time,token,x,y\n0,0,1,0\n0,0,1,0\n", "token 0 is there 2 times at time 0"),
         ("time,token,x,y\n0,0,1,0\n0,1,1,0\n2,0,1,0\n", "token 1 is missing at time 2"),
         ("time,token,x,y\n0,0,1,0\n0,1,3,4\n", "token 1 at time 0 is not on the unit sphere"),
+        ("time,token,x,y\n0,0,1,0\n0,0.5,0,1\n", "row 2 below the header: token must be a whole"),
+        ("time,token,x,y\n0,-1,1,0\n", "token must be a whole number >= 0, got -1"),
+        ("time,token,x,y\n0,1e300,1,0\n", "token must be a whole number >= 0, got 1e+300"),
         ("\xff", "the header must be"),
     ],
 )
