@@ -137,7 +137,7 @@ def deposit(forest: Forest, patches: Patches, settings: PatchSettings) -> np.nda
     """Return the mass of patches in each leaf."""
     found = np.zeros(forest.count)
     for patch in patches:
-        middles, masses = patch.pieces(int(settings.halvings[forest.dimension]))
+        middles, masses = patch.pieces(settings.halvings[forest.dimension])
         np.add.at(found, forest.holding(middles), masses)
     return found
 
