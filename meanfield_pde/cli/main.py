@@ -124,6 +124,8 @@ def _run(given: list[str]) -> int:
             warnings.simplefilter("ignore", RuntimeWarning)
         PETSc.Sys.popSignalHandler()  # there is one if something else has initialised PETSc
         heed_signals()
+        if any(other != given for other in comm.allgather(given)):
+            raise InputError("all ranks must be given the same command; write mpiexec -n N once")
         ours, petsc = _split_petsc(given)
         ours, notes = with_new_options(ours)
         options = build_parser().parse_args(ours)

@@ -430,6 +430,17 @@ def test_message_appears_once_and_both_ranks_end(command: Command, write_case: W
     assert not (case.parent / "results").exists()
 
 
+def test_ranks_with_different_commands_are_refused(tmp_path: Path) -> None:
+    one = ["-n", "1", "meanfield-pde"]
+    line = ["mpiexec", *one, "info", ":", *one, "demo", "circle"]
+    ended = subprocess.run(
+        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 2
+    assert_one_line(ended.stderr, "all ranks must be given the same command")
+    assert list(tmp_path.iterdir()) == []
+
+
 BROKEN = """
 import sys
 from mpi4py import MPI
