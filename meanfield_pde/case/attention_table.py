@@ -46,7 +46,7 @@ def attention_of(
     if not terms:
         return attention
     for term in terms:
-        if term.dimension != attention.dimension:
+        if term.dimension not in (None, attention.dimension):
             raise InputError(
                 f"[{term.section}] is in dimension {term.dimension}, but attention.value is "
                 f"{attention.dimension} x {attention.dimension}"
@@ -75,8 +75,12 @@ def attention_table(attention: AttentionLike) -> Table:
 def tables_beside(attention: AttentionLike) -> dict[str, Table]:
     """The sections of the terms beside the heads, which all layers share."""
     first, *others = (layer.beside for layer in attention.layers)
-    if any(one is not two for beside in others for one, two in zip(first, beside, strict=True)):
-        raise InputError("a case file has the same perceptron for all layers; these have several")
+    if any(beside != first for beside in others):
+        nouns = dict.fromkeys(term.noun for beside in (first, *others) for term in beside)
+        raise InputError(
+            "a case file has the same terms beside the heads for all layers; these layers have "
+            f"{' or '.join(nouns)} each of their own"
+        )
     return {term.section: term.table() for term in first}
 
 
