@@ -59,6 +59,8 @@ def check_surroundings() -> None:
 def check_figure_settings() -> None:
     """InputError unless matplotlib can read its settings, and knows the backend they name."""
     found = [path for path in _figure_settings() if os.path.exists(path)]
+    if not found and "MPLBACKEND" not in os.environ:
+        return  # matplotlib waits until something is drawn, see `_lazy`
     for path in [path for path in found if not os.path.isdir(path)][:1]:
         try:
             path.read_text(encoding="utf-8")

@@ -198,7 +198,7 @@ def test_a_term_of_any_dimension_with_keys_that_may_be_left_out(
         Heads([still], others=[Swirl(), ConstantField([1.0, 0.0])])
     two = [Heads([still], others=[Swirl(rate)]) for rate in (0.5, 1.0)]
     for layers in (two, [two[0], Heads([still])]):
-        with pytest.raises(InputError, match=r"these layers have a swirl each of their own"):
+        with pytest.raises(InputError, match="in all layers; these have several"):
             tables_beside(Layers(layers, 1.0))
 
 

@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from meanfield_pde.amr.forest import Forest
+from meanfield_pde.amr.forest import DEEPEST, Forest
 from meanfield_pde.amr.indicators import Leaves
 from meanfield_pde.amr.patches import NONE, Patch, Patches
 from meanfield_pde.amr.settings import AdaptSettings, PatchSettings
@@ -137,7 +137,7 @@ def deposit(forest: Forest, patches: Patches, settings: PatchSettings) -> np.nda
     """Return the mass of patches in each leaf."""
     found = np.zeros(forest.count)
     for patch in patches:
-        middles, masses = patch.pieces(int(settings.halvings[forest.dimension]))
+        middles, masses = patch.pieces(settings.halvings[forest.dimension])
         np.add.at(found, forest.holding(middles), masses)
     return found
 
@@ -149,7 +149,7 @@ def refined_for(forest: Forest, patch: Patch, least: float, settings: PatchSetti
         held = np.unique(forest.holding(patch.middles))
         width = cell_volume(forest.corners[held]) ** (1 / (forest.dimension - 1))
         marked = np.zeros(forest.count, dtype=bool)
-        marked[held[width > wanted]] = True
+        marked[held[(width > wanted) & (forest.levels[held] < DEEPEST)]] = True
         if not marked.any():
             return forest
         forest = forest.refined(marked)

@@ -1,4 +1,4 @@
-"""A mesh that can be split and merged: the leaves of a forest of bisected cells.
+"""A mesh that can be refined and coarsened: the leaves of a forest of bisected cells.
 
 The roots are the cells of a base mesh, arcs or geodesic triangles. A cell (a, b) or (a, b, c) is
 cut at m, the midpoint of its first edge from a to b,
@@ -23,6 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
+from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import distinct, normalised
 from meanfield_pde.mesh.surface import Surface
 from meanfield_pde.support.kernels import kernel, part
@@ -59,11 +60,21 @@ class Forest:
         return cls(keys, np.zeros(count, dtype=np.int64), surface.points[cells] + 0.0)
 
     def with_leaves(self, keys: np.ndarray, levels: np.ndarray) -> Forest:
-        """The forest of the same roots with these leaves, as a checkpoint names them."""
+        """The forest of the same roots with these leaves, as a checkpoint names them.
+
+        InputError if they are not the leaves of one.
+        """
         forest = self.roots or self
-        while not (len(keys) == len(forest.keys) and (forest.levels == levels).all()):
-            wanted = levels[np.searchsorted(keys, forest.keys)]
-            forest = forest._bisected(wanted > forest.levels)
+        while forest.count < len(keys):
+            first = np.minimum(np.searchsorted(keys, forest.keys), len(keys) - 1)
+            marked = np.minimum(levels[first], DEEPEST) > forest.levels
+            if not marked.any():
+                break
+            forest = forest._bisected(marked)
+        if not (np.array_equal(forest.keys, keys) and np.array_equal(forest.levels, levels)):
+            raise InputError(
+                "the cells in the checkpoint are not those of an adaptive mesh; start again"
+            )
         return forest
 
     @property
@@ -113,7 +124,7 @@ class Forest:
         return forest
 
     def coarsened(self, marked: np.ndarray) -> Forest:
-        """Put marked leaves together with their siblings, one level, where all are marked.
+        """Coarsen by one level: parents take the place of siblings that are all marked.
 
         On the sphere a vertex can be taken out where all the leaves around it were made with it.
         """

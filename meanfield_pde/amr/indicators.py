@@ -163,7 +163,7 @@ class Indicators:
         return float(2.0 ** (1 / (self.leaves.forest.dimension - 1)))
 
     def excess(self, wider: float = 1.0) -> np.ndarray:
-        """S - 1, or zero, for cells `wider` times as wide."""
+        """Return s - 1, or zero, for cells `wider` times as wide."""
         return np.maximum(self.steep * wider - STEEPEST, 0.0)
 
 
@@ -249,7 +249,7 @@ class Profile(Indicator):
         return ~self._open(self.state.settings.profile_coarsen, self.state.parent)
 
     def _open(self, part: float = 1.0, wider: float = 1.0) -> np.ndarray:
-        """Cells of clusters, f times as wide, with o + s - 1 above a part of the bound."""
+        """Cells of clusters with o + s - 1, `wider` times as wide, above a part of the bound."""
         state = self.state
         use = state.settings.indicators
         if not inverse_kernel_width_squared(state.layer):

@@ -36,12 +36,12 @@ Field = Callable[[np.ndarray], np.ndarray]  # velocities at points of the sphere
 # Nodes of the interpolation, those of Chebyshev, and what gives the coefficients of powers.
 _NODES = -np.cos(np.pi * (np.arange(5) + 0.5) / 5)
 _POWERS = np.linalg.inv(np.vander(_NODES, increasing=True))
-# Binomial coefficients C(k, j), and the times and weights of Runge and Kutta's classical method.
+# Binomial coefficients C(k, j), by which polynomials are moved to another origin.
 _BINOMIAL = np.array([[float(math.comb(k, j)) for j in range(5)] for k in range(5)])
-# Of the step, where the next stage is; and weights of stages, over 6 (Runge and Kutta).
-_PARTS = (0.5, 0.5, 1.0)
-_WEIGHTS = (1.0, 2.0, 2.0, 1.0)  # over 6, as above
-# They span all cells, and at least this many kernel widths, so that those of a point are not one
+# Runge and Kutta's classical method: the part of the step at which the next stage is, and the
+# weights of stages over 6.
+_PARTS, _WEIGHTS = (0.5, 0.5, 1.0), (1.0, 2.0, 2.0, 1.0)
+# Nodes span all cells, and at least this many kernel widths, so that those of a point are not one
 # point.
 _LEAST = 1e-4
 
@@ -66,7 +66,7 @@ class Patch:
 
     @classmethod
     def of(cls, vertices: np.ndarray, cells: np.ndarray, masses: np.ndarray) -> Patch:
-        """Some cells, and of the vertices those that they have."""
+        """The patch of these cells, with those of the vertices that they have."""
         used, numbers = np.unique(cells, return_inverse=True)
         origin = normalised(masses @ vertices[cells].mean(axis=1))
         frame = _tangents(origin)

@@ -101,7 +101,7 @@ def regrid(
     if not (refine.any() or heavy):
         added = deposit(old, retired, settings.patches) if retired else None
         return Regrid(old, kept, None, added, None) if retired else None
-    refined = old.refined(with_buffer(old, refine, int(settings.buffer[old.dimension])))
+    refined = old.refined(with_buffer(old, refine, settings.buffer[old.dimension]))
     for patch in heavy:
         least = settings.indicators.narrowest * settings.tolerance
         refined = refined_for(refined, patch, least, settings.patches)

@@ -1,7 +1,7 @@
 """Remap: masses taken from the leaves of one forest to those of another with the same roots.
 
-Merged leaves hold the exact sum. A leaf that is split gives its pieces p shares of its mass by the
-slope g of log rho in it,
+Coarsened leaves hold the exact sum. A leaf that is refined gives its pieces p shares of its mass by
+the slope g of log rho in it,
 
     M_p = M |p| exp(<g, x_p - x>) / sum over pieces q of |q| exp(<g, x_q - x>),
 
@@ -29,7 +29,7 @@ class Remap:
     Args:
         old, new: the forests.
         slopes: gradient of log rho in each leaf of `old`, tangent to the sphere, N x d; not used
-            where nothing is split.
+            where nothing is refined.
     """
 
     def __init__(self, old: Forest, new: Forest, slopes: np.ndarray) -> None:

@@ -53,7 +53,7 @@ class ConstantField(TermBeside):
     def push(
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
     ) -> np.ndarray:
-        """B at each row of x."""
+        """Return b at each row of x."""
         x = points_of(x, self.dimension, "x", clouds=True)
         return np.broadcast_to(self.vector, x.shape).copy()
 

@@ -39,6 +39,7 @@ from meanfield_pde.support.npz import read_arrays, unused_arrays
 
 LOG = logging.getLogger("meanfield_pde")
 
+MATRICES = ("query", "key", "value")
 # A query-key matrix whose smallest singular value is below this fraction of the largest is treated
 # as singular: B^T x then vanishes, to some thousand roundings, for some x.
 SINGULAR = 1e-12
@@ -77,7 +78,7 @@ class Attention(VelocityTerm):
     key_query: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("query", "key", "value"):
+        for name in MATRICES:
             object.__setattr__(self, name, _matrix(getattr(self, name), name))
         query, key, value = self.query, self.key, self.value
         d = value.shape[0]
@@ -106,6 +107,7 @@ class Attention(VelocityTerm):
             raise InputError(
                 f"attention.normalise must be true or false, got {shown(self.normalise)}"
             )
+        object.__setattr__(self, "normalise", bool(self.normalise))
         if not self.normalise:
             self._check_exponent()
         if self.zero_temperature:
@@ -244,7 +246,7 @@ class Attention(VelocityTerm):
         return z / lengths
 
     def _mean(self, x: np.ndarray, sources: Sources, tolerance: float) -> np.ndarray:
-        """M(x) at finite beta."""
+        """Return m(x) at finite beta."""
         from meanfield_pde.attention.sum import softmax  # kernels: see `_lazy`
 
         logs = sources.log_masses
@@ -291,10 +293,10 @@ class Attention(VelocityTerm):
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays `query`, `key`, `value` of an `.npz` file."""
-    arrays, names = read_with_weights(path), ("query", "key", "value")
-    if unused := unused_arrays(arrays, names):
+    arrays = read_with_weights(path)
+    if unused := unused_arrays(arrays, MATRICES):
         LOG.warning("%s: %s", path, unused)
-    return {name: arrays[name] for name in names}
+    return {name: arrays[name] for name in MATRICES}
 
 
 def read_with_weights(path: str | Path) -> dict[str, np.ndarray]:
@@ -303,7 +305,7 @@ def read_with_weights(path: str | Path) -> dict[str, np.ndarray]:
         arrays = read_arrays(path)
     except InputError as error:
         raise InputError(f"{path}: not a readable .npz file of weights ({error})") from None
-    for name in ("query", "key", "value"):
+    for name in MATRICES:
         if name not in arrays:
             raise InputError(f"{path}: the array '{name}' is missing; found {sorted(arrays)}")
     return arrays

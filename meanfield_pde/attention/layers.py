@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.head import MATRICES, Attention
 from meanfield_pde.attention.heads import Heads, Layer, is_one_head
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.arguments import check_fields
 from meanfield_pde.support.checks import real
 
-MATRICES = ("query", "key", "value")
 # A time this part of a layer away from the end of one is meant to be there, as 7 * 0.7 < 4.9: a
 # million layers still come to it with their roundings.
 _BOUNDARY = 1e-9

@@ -91,7 +91,7 @@ class Perceptron(TermBeside):
     def push(
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
     ) -> np.ndarray:
-        """G at each row of x, N x d."""
+        """Return g at each row of x, N x d."""
         x = points_of(x, self.dimension, "x", clouds=True)
         activation = ACTIVATIONS[self.activation][0]
         return activation(x @ self.weights_in.T + self.bias_in) @ self.weights_out.T + self.bias_out

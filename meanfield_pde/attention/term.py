@@ -86,7 +86,7 @@ class VelocityTerm(ABC):
     def push(
         self, x: np.ndarray, sources: Sources | None = None, *, tolerance: float = 1e-12
     ) -> np.ndarray:
-        """G at each row of x, N x d.
+        """Return g at each row of x, N x d.
 
         Args:
             x: points of the sphere.

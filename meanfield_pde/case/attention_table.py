@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,15 +74,20 @@ def attention_table(attention: AttentionLike) -> Table:
 
 
 def tables_beside(attention: AttentionLike) -> dict[str, Table]:
-    """The sections of the terms beside the heads, which all layers share."""
+    """The sections of the terms beside the heads, which all layers share; InputError unless so."""
     first, *others = (layer.beside for layer in attention.layers)
-    if any(beside != first for beside in others):
-        nouns = dict.fromkeys(term.noun for beside in (first, *others) for term in beside)
+    for beside in others:
+        if len(beside) != len(first) or any(map(operator.is_not, first, beside)):
+            raise InputError(
+                "a case file has the same terms beside the heads in all layers; these have several"
+            )
+    tables = {term.section: term.table() for term in first}
+    if len(tables) < len(first):
         raise InputError(
-            "a case file has the same terms beside the heads for all layers; these layers have "
-            f"{' or '.join(nouns)} each of their own"
+            "a case file has one section for each kind of term beside the heads, got "
+            f"{' and '.join(term.noun for term in first)}"
         )
-    return {term.section: term.table() for term in first}
+    return tables
 
 
 def _attention(table: Table, folder: Path) -> AttentionLike:

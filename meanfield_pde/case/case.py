@@ -18,7 +18,6 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.surface import MOST_GRADE
-from meanfield_pde.solver.observables import own_observables
 from meanfield_pde.solver.settings import (
     CompareCase,
     NoiseCase,
@@ -147,7 +146,7 @@ class Case:
         given: Any = self.adapt
         if is_number(given):  # a tolerance, as `solve` takes one
             object.__setattr__(self, "adapt", AdaptSettings(given))
-        check_fields(self)
+        check_fields(self, unchecked=["observables"])
         d = check_dimension(self.attention)
         if self.mesh.dimension not in (None, d):
             raise InputError(
@@ -157,12 +156,8 @@ class Case:
         if self.adapt is not None:
             object.__setattr__(self, "adapt", AdaptSettings.of(self.adapt, d))
         self.initial.check(d)
-        for name, one in self.observables.items():
-            if not isinstance(one, str):
-                raise InputError(
-                    f"observables.{name} must be a formula in quotes, got {shown(one)}"
-                )
-        own_observables(self.observables, d)
+        if self.observables != {}:
+            self._check_observables(d)
         pieces(self.attention, 0.0, self.time.until)  # refuses layers that end before
         check_noise(self.noise.strength, self.solver, self.compare)
         if self.compare is not None and self.compare.zero_temperature:
@@ -175,6 +170,17 @@ class Case:
     def dimension(self) -> int:
         """Dimension d: 2 on the circle, 3 on the sphere."""
         return self.attention.dimension
+
+    def _check_observables(self, dimension: int) -> None:
+        from meanfield_pde.solver.observables import own_observables  # meshes: see `_lazy`
+
+        table = self.observables if isinstance(self.observables, Mapping) else {}
+        for name, one in table.items():
+            if not isinstance(one, str):  # a file could not hold a function
+                raise InputError(
+                    f"observables.{name} must be a formula in quotes, got {shown(one)}"
+                )
+        own_observables(self.observables, dimension)
 
 
 def check_dimension(attention: AttentionLike) -> int:

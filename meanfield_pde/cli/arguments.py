@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from meanfield_pde.case.file import input_files
 from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.support.checks import check_no_device, to_path
 
@@ -81,6 +80,8 @@ def check_no_input(place: Path, options: argparse.Namespace, name: str) -> None:
     """
     if not place.is_file():
         return
+    from meanfield_pde.case.file import input_files
+
     for key, given in vars(options).items():
         if key in ("output", "log") or not isinstance(given, Path):
             continue

@@ -25,7 +25,6 @@ import time as clock
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from mpi4py import MPI
 
@@ -147,11 +146,17 @@ def density_lifetime(
     with closing(evolution):
         check_steps([evolution], until, "until", allow_long=allow_long)
         found = _followed(moments, progress, until, comm)
-    wide, seconds = evolution.extended, clock.perf_counter() - begun
-    beta = attention.beta
-    mesh_says: dict[str, Any] = {"min_cell_width": min(least), "most_cells": max(counts)}
-    mesh_says |= {"log_masses": wide, "wall_time": seconds}
-    return Lifetime("density", beta, volumes.global_cells, None, **asdict(found), **mesh_says)
+    return Lifetime(
+        "density",
+        attention.beta,
+        volumes.global_cells,
+        None,
+        **asdict(found),
+        min_cell_width=min(least),
+        most_cells=max(counts),
+        log_masses=evolution.extended,
+        wall_time=clock.perf_counter() - begun,
+    )
 
 
 def _moments(
@@ -220,10 +225,17 @@ def token_lifetime(
         return np.einsum("tni,tnj->tij", saved, saved) / count
 
     found = _followed(moments, progress, until, comm)
-    seconds = clock.perf_counter() - begun
-    no_mesh: dict[str, Any] = {"min_cell_width": None, "most_cells": None}
-    no_mesh |= {"log_masses": False, "wall_time": seconds}
-    return Lifetime("tokens", attention.beta, count, seed, **asdict(found), **no_mesh)
+    return Lifetime(
+        "tokens",
+        attention.beta,
+        count,
+        seed,
+        **asdict(found),
+        min_cell_width=None,
+        most_cells=None,
+        log_masses=False,
+        wall_time=clock.perf_counter() - begun,
+    )
 
 
 def given_up(limit: ProjectionLimit, until: float | None, count: int | None = None) -> float:

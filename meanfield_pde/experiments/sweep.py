@@ -83,7 +83,7 @@ def run_sweep(
         raise InputError(
             "A = V B^T is a multiple of the identity: the limit is the initial density itself"
         )
-    cases = [run_case_of(case, beta, directory) for beta in betas]
+    cases = [case_at(case, beta, directory) for beta in betas]
 
     def conclude() -> dict[str, Any]:
         from meanfield_pde.figures.sweep import draw_sweep  # matplotlib: see `_lazy`
@@ -101,7 +101,7 @@ def run_sweep(
         return on_root(comm, conclude)
 
 
-def run_case_of(case: Case, beta: float, directory: Path) -> Case:
+def case_at(case: Case, beta: float, directory: Path) -> Case:
     """The case at one beta: compared with the limit and with zero temperature."""
     compare = replace(case.compare or CompareCase(limit=True, p=(1, 2)), limit=True)
     # The shortest name that is that of no other beta.

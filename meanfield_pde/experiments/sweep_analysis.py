@@ -10,6 +10,7 @@ import numpy as np
 from meanfield_pde.attention.layers import single
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.tables import Row
+from meanfield_pde.solver.settings import ORDERS
 from meanfield_pde.theory.envelope import fit_envelope, temperature_scale
 from meanfield_pde.theory.fits import fit_or_none
 from meanfield_pde.theory.laplace_principle import laplace_error
@@ -48,7 +49,7 @@ def rows_of_run(run: Result, limit: ProjectionLimit) -> list[Row]:
 
 def orders(run: Result) -> list[int]:
     """The p for which the history has distances."""
-    return [p for p in (1, 2) if f"w{p}_limit" in run.history]
+    return [p for p in ORDERS if f"w{p}_limit" in run.history]
 
 
 def least_distance(times: np.ndarray, distance: np.ndarray) -> tuple[float | None, float]:

@@ -206,7 +206,7 @@ class Continuation:
                 elif distance < _THERE:
                     left = found
                     now = _pushed(found, now)
-                    evolution.go_on_from(now)
+                    evolution.set_masses(now)
         finally:
             evolution.close()
         raise SolverError(

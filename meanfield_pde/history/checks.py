@@ -1,4 +1,4 @@
-"""Whether arrays that are read back can be those of a density; nothing else is computed from."""
+"""Checks of arrays that are read back: nothing is computed from what no density can have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def check_saved(name: str, array: np.ndarray) -> None:
         raise ValueError(f"{name} must be finite")
     if kind in _LEAST:
         if array.ndim != 1 or (array < _LEAST[kind]).any():
-            raise ValueError(f"{name} must be a number >= 0 for each cell")
+            sign = ">" if _LEAST[kind] else ">="
+            raise ValueError(f"{name} must be a number {sign} 0 for each cell")
     elif kind in _AXES:
         if array.ndim != _AXES[kind] or array.shape[-1] not in (2, 3):
             raise ValueError(f"{name} must be points of the circle or the sphere")

@@ -22,7 +22,7 @@ class History:
 
     Attributes:
         attention: what drove it.
-        cells: the cells of the mesh; if it follows the mass, of the coarsest mesh.
+        cells: the cells of the mesh; of an adaptive one, those of the coarsest.
         store: the densities; `store.read(i)` reads one, `masses` all of them.
         history: numbers for each saved time, by name.
         limit: the push-forward of the initial density, if it was compared with.

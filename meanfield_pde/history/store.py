@@ -15,7 +15,7 @@ ZERO_MASSES = ZERO + MASSES
 # Where the mesh moves each time has its own cells: these arrays, beside the masses.
 CELLS = ("points", "volumes", "spread", "vertices")
 
-# Arrays of clusters that are carried beside the cells: there may be none of these at a time.
+# Arrays of Lagrangian patches: there may be none of these at a time.
 PATCHES = "patches/"
 
 Arrays = Mapping[str, np.ndarray]

@@ -109,7 +109,7 @@ class FieldDensity(CellMasses):
     the circle or the sphere above it.
 
     Attributes:
-        centres: the mean of the vertices of each cell, in input order.
+        centres: the mean of the vertices of each cell, on the sphere, in input order.
     """
 
     centres: np.ndarray

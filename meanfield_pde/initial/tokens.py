@@ -90,7 +90,7 @@ class Tokens(InitialDensity):
 
     def measure(self) -> Measure:
         """The tokens as a probability measure."""
-        masses = self._equal() if self.masses is None else self.masses
+        masses = np.ones(len(self.points)) if self.masses is None else self.masses
         return Measure(self.points, masses / masses.sum())
 
     def exact(self, dimension: int) -> Measure:
@@ -121,9 +121,6 @@ class Tokens(InitialDensity):
         volumes.comm.Allreduce(claim, owner, MPI.MIN)
         masses = np.bincount(owner, measure.masses, volumes.global_cells)
         return volumes.scatter(masses)
-
-    def _equal(self) -> np.ndarray:
-        return np.ones(len(np.atleast_2d(self.points)))
 
 
 def _same(array: np.ndarray | None, other: np.ndarray | None) -> bool:

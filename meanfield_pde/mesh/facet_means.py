@@ -16,9 +16,8 @@ _STENCIL = 10
 # Room for more of them at the same distance as the last: with 320 to 20,480 cells of an icosphere
 # there is one at most (`FiniteVolumes.facet_stencils`); what has more is cut off.
 _SPARE = 6
-_TIE = (
-    1e-6  # distances this near to each other, relatively, are the same: symmetric meshes have them
-)
+# Distances this near to each other, relatively, are the same: symmetric meshes have such.
+_TIE = 1e-6
 # Where the absolute weights add up to more, data and their rounding would be amplified by as much,
 # and the two ends alone, whose weights add up to 1, are used (chosen, not tuned).
 _LARGEST_WEIGHTS = 3.0

@@ -1,6 +1,6 @@
 """Meshes of the circle and the sphere in files: XDMF read and written, gmsh's `.msh` read.
 
-A mesh from a file has passed `mesh_check.check_surface`, and its cells keep the order they have in
+A mesh from a file has passed `checks.check_surface`, and its cells keep the order they have in
 the file; the results are written in that order too.
 """
 
@@ -27,6 +27,7 @@ from meanfield_pde.mesh.surface import Surface, build_mesh, on_sphere
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.files import check_output, flush, put_in_place, writing
 from meanfield_pde.support.hdf5 import new_hdf5, read_array
+from meanfield_pde.support.ranks import on_root
 
 _GMSH_HINT = "reading a .msh file needs gmsh: pip install 'meanfield_pde[gmsh]'"
 _GMSH_LINE, _GMSH_TRIANGLE = 1, 2  # types of elements in the format of gmsh
@@ -37,22 +38,17 @@ _EXPECTED = "expected arcs (polylines of 2 vertices) or triangles, of first orde
 def read_mesh(path: str | Path, comm: MPI.Comm = MPI.COMM_WORLD) -> dolfinx_mesh.Mesh:
     """Read a mesh file on rank 0, check it, and distribute it.
 
-    An `InputError` is raised on every rank, so that no rank is left waiting for the others.
+    An error is raised on every rank, so that no rank is left waiting for the others.
     """
-    surface = None
-    outcome: int | str | None = None
-    if comm.rank == 0:
-        try:
-            surface = read_surface(path)
-            outcome = surface.dimension
-        except InputError as error:
-            outcome = str(error)
-    outcome = comm.bcast(outcome, root=0)
-    if isinstance(outcome, str):
-        raise InputError(outcome)
-    if surface is None:
-        surface = Surface(np.zeros((0, outcome)), np.zeros((0, outcome), dtype=np.int64))
-    return build_mesh(surface, comm)
+    found: list[Surface] = []
+
+    def read() -> int:
+        found.append(read_surface(path))
+        return found[0].dimension
+
+    d = on_root(comm, read)
+    nothing = Surface(np.zeros((0, d)), np.zeros((0, d), dtype=np.int64))
+    return build_mesh(found[0] if found else nothing, comm)
 
 
 def read_surface(path: str | Path) -> Surface:

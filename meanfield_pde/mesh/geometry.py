@@ -16,24 +16,22 @@ Integrand = Callable[[np.ndarray], np.ndarray]
 
 AXES = "xyz"  # names of the coordinates
 
-# Of the quadrature rule within a cell, 12 points in a triangle: cells are cut until it is accurate,
-# so that a lower one takes more cuts and a higher one more points (chosen, not tuned).
+# Of the quadrature rule within a triangle, 12 points, and the number of Gauss points of an arc:
+# cells are cut until it is accurate, so that a lower one takes more cuts and a higher one more
+# points (chosen, not tuned).
 _DEGREE = 6
-_CHUNK = (
-    8192  # cells whose quadrature points are held at once: 4 x 12 of each in 3 coordinates, 9 MB
-)
+# Cells whose quadrature points are held at once: 4 x 12 of each in 3 coordinates, 9 MB.
+_CHUNK = 8192
 # When a piece of a cell need not be cut again, relative to the piece, so that tails have nine
 # digits, and to the whole (`integrate`).
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 _TAIL = 1e-5  # relative, for what is below 1e-15 of the whole
 _ROUNDING = 4e-16  # of a vertex, two ulps of its coordinates
-_PATIENCE = (
-    6  # cuts, to 1/64 of a cell, before the absolute bound counts, which would spoil the tails
-)
+# Cuts, to 1/64 of a cell, before the absolute bound counts, which would spoil the tails.
+_PATIENCE = 6
 # Cuts at most, to 1e-9 of a cell, and pieces at once, 36 MB of corners: a bound on the cost of what
 # is not smooth.
-_DEEPEST = 30
-_MOST_PIECES = 500_000  # as said above
+_DEEPEST, _MOST_PIECES = 30, 500_000
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:
@@ -94,7 +92,7 @@ def facet_conormal(facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def tangent_vector(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Logarithm map: the tangent vector at x that leads to y along a geodesic, |.| = distance."""
-    along = y - (y * x).sum(axis=-1, keepdims=True) * x
+    along = tangential(x, y)
     sine = np.linalg.norm(along, axis=-1, keepdims=True)
     distance = geodesic_distance(x, y)[..., None]
     return along * np.divide(distance, sine, out=np.ones_like(sine), where=sine > 0)
@@ -111,7 +109,7 @@ def cell_spread(cells: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def quadrature(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points on the sphere (cells x q x d) and weights (cells x q) of a rule of degree 6."""
+    """Points (cells x q x d) and weights (cells x q): degree 11 on arcs, 6 on triangles."""
     return _arc_rule(cells) if cells.shape[-1] == 2 else _triangle_rule(cells)
 
 

@@ -51,9 +51,8 @@ _ICOSAHEDRON_FACES = np.array([
 ])
 # fmt: on
 
-MOST_GRADE = (
-    1e4  # beyond it, cells are too thin to be of use, and steps too short (chosen, not tuned)
-)
+# Beyond it cells are too thin to be of use, and steps too short (chosen, not tuned).
+MOST_GRADE = 1e4
 # While its arrays are made: a bound that says no before memory does; a run needs five times as much
 # (`experiments.cost`).
 BYTES_PER_CELL = 500.0
@@ -70,6 +69,14 @@ class Surface:
 
     points: np.ndarray
     cells: np.ndarray
+
+    @classmethod
+    def of_corners(cls, corners: np.ndarray) -> Surface:
+        """The mesh of cells given by their corners, cells x d x d: each vertex once, sorted."""
+        count, d = corners.shape[:2]
+        places = corners.reshape(-1, d) + 0.0  # -0 and 0 are the same place
+        points, number = np.unique(places, axis=0, return_inverse=True)
+        return cls(points, number.reshape(count, d))
 
     @property
     def dimension(self) -> int:

@@ -4,7 +4,7 @@
     history.csv     a row for each saved time
     density.h5      /points /volumes /spread /vertices /times /masses, and if compared with,
                     /zero_temperature/masses and /limit; cells in the mesh's input order;
-                    if the mesh follows the mass, the arrays of all times one after the other,
+                    if the mesh is adaptive, the arrays of all times one after the other,
                     /offsets saying where each time begins, and /coarsest, the mesh it began as
     density.journal the latest densities, until density.h5 takes them in (`FileStore`)
     checkpoint.h5   the state of the evolution, for a restart; checkpoint.previous.h5 the one before

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 CASE, HISTORY, DENSITY, JOURNAL = "case.toml", "history.csv", "density.h5", "density.journal"
 CHECKPOINT, SUMMARY, FIELDS, FIGURES = "checkpoint.h5", "summary.json", "fields", "figures"
-COARSEST = "coarsest/"  # in density.h5: the mesh that one which follows the mass began as
+COARSEST = "coarsest/"  # in density.h5: the mesh that an adaptive one began as
 PREVIOUS = "checkpoint.previous.h5"  # the checkpoint before
 LOCK = ".meanfield_pde.lock"
 ALL = (CASE, HISTORY, DENSITY, JOURNAL, CHECKPOINT, PREVIOUS, SUMMARY, FIELDS, FIGURES)

@@ -17,6 +17,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 
 from meanfield_pde.history.store import MASSES
+from meanfield_pde.mesh.surface import Surface
 from meanfield_pde.results.names import FIELDS
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.support.files import make_folder, replace_file, replace_text
@@ -57,16 +58,20 @@ class FieldWriter(Observer):
         """Prepare the mesh, and write again what was saved before a restart. Collective."""
         self._moves = simulation.evolution.adapt is not None
         volumes = simulation.volumes
-        self._cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
-        if volumes.dimension == 3:  # the normals of all cells point outward
-            self._cells = _outward(volumes.vertices, self._cells)
-        self._points = np.zeros((len(volumes.vertices), 3))
-        self._points[:, : volumes.dimension] = volumes.vertices
+        cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
+        self._take(Surface(volumes.vertices, cells))
         on_root(simulation.comm, self._begin, simulation)
 
     def saved(self, simulation: Simulation) -> None:
         """Write the density at the time just saved. Collective."""
         on_root(simulation.comm, self._write, simulation, len(simulation.store) - 1)
+
+    def _take(self, surface: Surface) -> None:
+        """Take a grid: points in space, and triangles whose normals point outward."""
+        points, cells = surface.points, surface.cells
+        self._points = np.zeros((len(points), 3))
+        self._points[:, : surface.dimension] = points
+        self._cells = _outward(points, cells) if surface.dimension == 3 else cells
 
     def _begin(self, simulation: Simulation) -> None:
         make_folder(self._folder)
@@ -82,7 +87,7 @@ class FieldWriter(Observer):
         volumes = simulation.cells.volumes
         if self._moves:
             volumes = store.read(index, "volumes")
-            self._points, self._cells = _own_grid(store.read(index, "vertices"))
+            self._take(Surface.of_corners(store.read(index, "vertices")))
         fields = {"density": store.read(index, MASSES) / volumes}
         suffix, write, listing = {
             "pvd": ("vtu", self._write_vtu, self._pvd_entry),
@@ -143,18 +148,6 @@ class FieldWriter(Observer):
             _add_item(values, np.zeros(count, dtype="f4"), f"{name}:/{field}")
         ET.indent(grid, level=3)
         return "      " + ET.tostring(grid, encoding="unicode").rstrip() + "\n"
-
-
-def _own_grid(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices and cells of the cells with these corners, each vertex once."""
-    count, d = corners.shape[:2]
-    vertices, number = np.unique(corners.reshape(-1, d), axis=0, return_inverse=True)
-    cells = number.reshape(count, d).astype(np.int64)
-    if d == 3:
-        cells = _outward(vertices, cells)
-    points = np.zeros((len(vertices), 3))
-    points[:, :d] = vertices
-    return points, cells
 
 
 def _outward(vertices: np.ndarray, cells: np.ndarray) -> np.ndarray:

@@ -31,7 +31,12 @@ def read_table(path: Path) -> list[Row]:
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
             rows.fieldnames = new_columns(rows.fieldnames or (), path)
-            return [{name: _value(text) for name, text in row.items()} for row in rows]
+            found = []
+            for row in rows:
+                if None in row or None in row.values():
+                    raise csv.Error(f"line {rows.line_num} has not a cell for each column")
+                found.append({name: _value(text) for name, text in row.items()})
+            return found
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: not a readable table ({error})") from error
 

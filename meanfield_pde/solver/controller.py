@@ -24,8 +24,8 @@ import numpy as np
 
 from meanfield_pde.amr.extraction import extract, joined, patch_width, point_patches, retire
 from meanfield_pde.amr.indicators import Indicators
-from meanfield_pde.amr.patches import NONE, Patches, moved
-from meanfield_pde.amr.regrid import Marks, limited, mark, regrid
+from meanfield_pde.amr.patches import Patches, moved
+from meanfield_pde.amr.regrid import limited, mark, regrid
 from meanfield_pde.amr.remap import Remap
 from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.attention.heads import Layer, inverse_kernel_width_squared
@@ -51,7 +51,7 @@ from meanfield_pde.solver.step_control import (
     longest_frozen,
     longest_step,
 )
-from meanfield_pde.support.ranks import largest, total
+from meanfield_pde.support.ranks import largest, on_root, total
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -201,17 +201,7 @@ class Controller:
     def indicators(self) -> Indicators:
         """What an adaptive mesh leaves open in the present state. Collective."""
         assert self.adapt is not None
-        assert self.state.grid.leaves is not None
-        volumes, flux = self.state.volumes, self.velocity().flux
-        found = volumes.gather(np.column_stack([self.state.masses.log, volumes.speed(flux)]))
-        return Indicators(
-            self.state.grid.leaves,
-            found[:, 0],
-            found[:, 1],
-            self.rhs.layer,
-            self.adapt,
-            self.state.patches,
-        )
+        return _indicators(self.state, self.velocity().flux, self.rhs.layer, self.adapt)
 
     def shown(self) -> np.ndarray:
         """The masses of all cells, those of patches in the cells that show them. Collective."""
@@ -220,11 +210,11 @@ class Controller:
         return self.state.deposited(self.adapt)
 
     def restore(self, arrays: Arrays, clocks: Clocks) -> None:
-        """Go on from what `State.record` gave. Collective."""
-        self._go_on(self.state.restored(arrays, clocks))
+        """Take the state that `State.record` gave. Collective."""
+        self._enter(self.state.restored(arrays, clocks))
 
-    def go_on_from(self, masses: np.ndarray) -> None:
-        """Go on, at the same time, from these masses of all cells. Collective."""
+    def set_masses(self, masses: np.ndarray) -> None:
+        """Take these masses of all cells, at the same time. Collective."""
         self._change(Doubles(self.state.volumes.scatter(masses)), self.state.patches)
 
     def close(self) -> None:
@@ -243,8 +233,8 @@ class Controller:
         self.rhs = self.equation.right_hand_side(layer)
         self._velocity = None
 
-    def _go_on(self, state: State) -> None:
-        """Go on with another state, whose mesh may be another. Collective."""
+    def _enter(self, state: State) -> None:
+        """Take another state, whose mesh may be another. Collective."""
         moved = state.volumes is not self.state.volumes
         self.state = state
         if moved:
@@ -375,7 +365,7 @@ class Controller:
         return moved(patches, velocity.field, time, kernel)
 
     def _change(self, masses: Masses, patches: Patches) -> None:
-        """Go on with other masses and patches on the same mesh."""
+        """Take other masses and patches on the same mesh."""
         self.state = replace(self.state, masses=masses, patches=patches)
         if not self.rhs.fixed:
             self._velocity = None
@@ -430,11 +420,10 @@ class Controller:
             self._extract(width, adapt)
         kept, retired = retire(self.state.patches, width, adapt.patches)
         indicators = self.indicators()
-        # The same on all ranks, of whatever machines.
-        marks: Marks = comm.bcast(mark(indicators) if comm.rank == 0 else None)
-        change = regrid(indicators, marks, kept, retired, adapt)
+        # Made by one rank: the same on all, of whatever machines.
+        change = regrid(indicators, on_root(comm, mark, indicators), kept, retired, adapt)
         if change is not None:
-            self._go_on(self.state.regridded(change))
+            self._enter(self.state.regridded(change))
 
     def _extract(self, width: float, adapt: AdaptSettings) -> None:
         """Take clusters that are narrow enough from the cells. Collective."""
@@ -445,6 +434,15 @@ class Controller:
         if found:
             rest = masses.times(keep).each(state.volumes.scatter)
             self._change(rest, joined(state.patches, found, width))
+
+
+def _indicators(state: State, flux: np.ndarray, layer: Layer, adapt: AdaptSettings) -> Indicators:
+    """The indicators of a state on an adaptive mesh, for the fluxes of its velocity. Collective."""
+    assert state.grid.leaves is not None
+    volumes = state.volumes
+    found = volumes.gather(np.column_stack([state.masses.log, volumes.speed(flux)]))
+    log_masses, speed = found.T
+    return Indicators(state.grid.leaves, log_masses, speed, layer, adapt, state.patches)
 
 
 def _fitted(
@@ -461,13 +459,10 @@ def _fitted(
     equation = equation.on(grid.volumes, sub_cell=True)
     masses = cell_masses(initial, grid.volumes)
     for _ in range(adapt.initial_rounds):
-        with np.errstate(divide="ignore"):
-            log_masses = np.log(masses)
-        flux = equation.right_hand_side(layer).facet_flux(log_masses)
-        found = grid.volumes.gather(np.column_stack([log_masses, grid.volumes.speed(flux)]))
-        assert grid.leaves is not None
-        indicators = Indicators(grid.leaves, found[:, 0], found[:, 1], layer, adapt)
-        refine, _ = comm.bcast(mark(indicators) if comm.rank == 0 else None)
+        state = State(grid, Doubles(masses))
+        flux = equation.right_hand_side(layer).facet_flux(state.masses.log)
+        indicators = _indicators(state, flux, layer, adapt)
+        refine, _ = on_root(comm, mark, indicators)
         if not refine.any():
             break
         old, every = grid.forest, grid.volumes.gather(masses)
@@ -477,4 +472,4 @@ def _fitted(
         if isinstance(initial, np.ndarray):
             initial = Remap(old, grid.forest, indicators.slopes).doubles(every)
         masses = cell_masses(initial, grid.volumes)
-    return equation, State(grid, Doubles(masses), NONE)
+    return equation, State(grid, Doubles(masses))

@@ -16,7 +16,7 @@ import numpy as np
 from meanfield_pde.amr.indicators import Indicators
 from meanfield_pde.amr.patches import NONE, Patches
 from meanfield_pde.attention.heads import Layer
-from meanfield_pde.attention.reconstructed_sources import SlopedCells
+from meanfield_pde.attention.reconstructed_sources import reconstructed_cells
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -92,7 +92,7 @@ class Snapshot:
 
     @cached_property
     def mean(self) -> np.ndarray:
-        """First moments ∫ x_i dmu, patches being where they are, and cells as they are sloped."""
+        """First moments ∫ x_i dmu, of patches where they are and of reconstructed cells."""
         return self._integral(self.diagnostics.mean, lambda points: points)
 
     @cached_property
@@ -112,22 +112,22 @@ class Snapshot:
     ) -> np.ndarray:
         """Integrals of functions, ... x d to ... x k, with their means over the cells."""
         beside = [patch.masses @ function(patch.middles) for patch in self.patches]
-        return np.asarray(self.rest @ means + self._of_slopes(function) + sum(beside))
+        return np.asarray(self.rest @ means + self._by_slopes(function) + sum(beside))
 
-    def _of_slopes(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | float:
+    def _by_slopes(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | float:
         """What the slopes of log rho in the cells add to the integral of a function."""
-        cells = self.diagnostics.sloped_cells
+        cells = self.diagnostics.reconstructed
         if cells is None:
             return 0.0
-        return np.einsum("ck,ckf->f", self._tilts, function(cells.points))
+        return np.einsum("ck,ckf->f", self._moved_by_slopes, function(cells.points))
 
     @cached_property
-    def _tilts(self) -> np.ndarray:
+    def _moved_by_slopes(self) -> np.ndarray:
         """The masses that slopes move between the three points of each cell."""
-        cells = self.diagnostics.sloped_cells
+        cells = self.diagnostics.reconstructed
         assert cells is not None
         with np.errstate(divide="ignore"):
-            shares = cells.sloped(np.log(self.rest))
+            shares = cells.shares_for(np.log(self.rest))
         return np.asarray(self.rest[:, None] * (shares - cells.shares))
 
     @cached_property
@@ -143,7 +143,7 @@ class Snapshot:
 
     @property
     def free_energy(self) -> float:
-        """Sigma ∫ rho log rho - energy."""
+        """The free energy sigma ∫ rho log rho - energy."""
         full = self.masses > 0
         entropy = float(self.masses[full] @ np.log(self.density[full]))
         with np.errstate(over="ignore"):
@@ -157,6 +157,11 @@ class Snapshot:
         return float(self.rest[density > STEEP * beside].sum())
 
 
+def moment_pairs(dimension: int) -> list[tuple[int, int]]:
+    """The indices i <= j of the second moments ∫ x_i x_j dmu, in the order of their columns."""
+    return [(i, j) for i in range(dimension) for j in range(i, dimension)]
+
+
 # From cell to cell, where the density is no longer resolved: a normal distribution has most of its
 # mass in such cells when its standard deviation is half of their width.
 STEEP = math.e**2
@@ -166,8 +171,8 @@ class Diagnostics:
     """What functionals of a density take from its mesh and layer; collective.
 
     They are exact for a density that is constant in each cell. On an adaptive mesh the moments, and
-    a user's integrals, are those of the density that is sloped in each cell, as the velocity is,
-    and whose clusters are where they are.
+    a user's integrals, are those of the density reconstructed in each cell, as the velocity has it,
+    with patches where they are.
 
     With layers, those of the layer that acts up to the time in question.
 
@@ -183,7 +188,7 @@ class Diagnostics:
         volumes: the mesh they are for.
         volume, mean, second: of all cells, with the means of x_i and x_i x_j over each.
         neighbours: of all cells, in input order.
-        sloped_cells: the same with slopes, on an adaptive mesh.
+        reconstructed: the cells with the slope of log rho in each; None unless `sub_cell`.
         pairs: the indices i, j of the second moments.
         square_distance: mean over each cell of dist(x, E)^2, or None.
     """
@@ -195,9 +200,9 @@ class Diagnostics:
         layer: Layer,
         projection: ProjectionLimit | None = None,
         *,
-        sloped: bool = False,
+        sub_cell: bool = False,
     ) -> None:
-        self.sloped_cells = SlopedCells(volumes) if sloped else None
+        self.reconstructed = reconstructed_cells(volumes) if sub_cell else None
         self.volumes = volumes
         self._tolerance = tolerance
         d = volumes.dimension
@@ -205,12 +210,10 @@ class Diagnostics:
         self.volume = volumes.gather(volumes.volume[own])
         self.mean = volumes.gather(volumes.cell_mean[own])
         self.neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
-        self.pairs = [(i, j) for i in range(d) for j in range(i, d)]
+        self.pairs = moment_pairs(d)
         own_products = volumes.integrate(self.products)
         self.second = volumes.gather(own_products / volumes.volume[own, None])
         self._means: dict[PointFunction, np.ndarray] = {}
-        self.square_distance: np.ndarray | None = None
-        self._energy_sums: list[tuple[float, SharedSum]] = []
         self.use(layer, projection)
 
     def use(self, layer: Layer, projection: ProjectionLimit | None = None) -> None:
@@ -219,13 +222,13 @@ class Diagnostics:
         volumes = self.volumes
         own = slice(0, volumes.owned)
         projection = projection or ProjectionLimit(layer)
-        self.square_distance = None
+        self.square_distance: np.ndarray | None = None
         if projection.dimension == volumes.dimension:  # every point lies in E
             self.square_distance = np.zeros(volumes.global_cells)
         elif projection.exists:
             integral = volumes.integrate(lambda x: projection.distance_to_eigenspace(x) ** 2)
             self.square_distance = volumes.gather(integral / volumes.volume[own])
-        self._energy_sums = []
+        self._energy_sums: list[tuple[float, SharedSum]] = []
         heads = layer.heads
         if all(0 < head.beta < math.inf for head in heads):
             centres = volumes.gather(volumes.centre[own])

@@ -108,7 +108,7 @@ class Distances:
 
     def _distance(self, name: str, mu: Measure, nu: Measure, p: int) -> WassersteinResult:
         last = self._last.get(name)
-        near = last is not None and _near(mu, last[0], p) and _near(nu, last[1], p)
+        near = last is not None and _little_moved(mu, last[0], p) and _little_moved(nu, last[1], p)
         result = wasserstein(
             mu,
             nu,
@@ -142,7 +142,7 @@ def _on_same_cells(mu: Measure, nu: Measure) -> bool:
     )
 
 
-def _near(mu: Measure, last: Measure, p: int) -> bool:
+def _little_moved(mu: Measure, last: Measure, p: int) -> bool:
     """Whether the potentials of the last time are a start for this one: on the same cells."""
     if mu is last:
         return True

@@ -51,20 +51,19 @@ class LaplaceBeltrami:
         self._conductance = volumes.facet_length[facets] / (distance + self.across(distance))
         arrow = geometry.tangent_vector(midpoint, np.broadcast_to(x, midpoint.shape))
         to_foot = (arrow * outward).sum(axis=2, keepdims=True) * outward - arrow
-        to_foot -= (to_foot * x).sum(axis=2, keepdims=True) * x
-        self._weights = slope_weights(volumes, to_foot)
+        self._weights = slope_weights(volumes, geometry.tangential(x, to_foot))
         self._facets = facet_numbers(d)
         first = volumes.comm.exscan(owned) or 0
         self._numbers = np.concatenate([np.arange(owned) + first, volumes.index_map.ghosts])
 
     def linear_feet(self, masses: np.ndarray) -> np.ndarray:
-        """Rho' at the facets of own cells, linear in the masses of own cells. Collective."""
+        """Return rho' at the facets of own cells, linear in the masses of own cells. Collective."""
         density = self._densities(masses)
         own = density[: self.volumes.owned, None]
         return own + np.einsum("cij,cj->ci", self._weights, density[self.volumes.neighbours] - own)
 
     def log_factors(self, masses: np.ndarray) -> np.ndarray:
-        """Rho' / rho at the facets of own cells by slopes of the logarithm. Collective."""
+        """Return rho' / rho at the facets of own cells, by slopes of log rho. Collective."""
         factors = np.empty_like(self._conductance)
         with np.errstate(divide="ignore"):
             log_density = np.log(self._densities(masses))

@@ -238,7 +238,7 @@ class ExtendedRange(Masses):
         return 0.0 if valid else math.inf
 
     def _mixed(self, other: ExtendedRange, weight: float, other_weight: float) -> ExtendedRange:
-        """Weight M + other_weight M', cell by cell."""
+        """Return weight M + other_weight M', cell by cell."""
         arrays = self.mantissa, self.exponent, other.mantissa, other.exponent
         return ExtendedRange(*_mixed(*arrays, weight, other_weight))
 
@@ -273,7 +273,7 @@ def flush_and_check(masses):
 
 @part
 def _scaled(mantissa, shift):
-    """Mantissa 2^shift; below the last digit of anything it is added to, zero."""
+    """Return mantissa 2^shift; below the last digit of anything it is added to, zero."""
     return math.ldexp(mantissa, int(shift)) if shift > -1000 else 0.0
 
 
@@ -309,7 +309,7 @@ def _euler(
 
 @kernel
 def _mixed(mantissa, exponent, other_mantissa, other_exponent, weight, other_weight):
-    """Weight M + other_weight M', cell by cell."""
+    """Return weight M + other_weight M', cell by cell."""
     new_mantissa = np.empty_like(mantissa)
     new_exponent = np.empty_like(exponent)
     for c in range(len(mantissa)):

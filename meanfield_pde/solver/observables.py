@@ -5,7 +5,7 @@ and how it is drawn. Rows of the history, their order, `figures/history.png` and
 demos/results.md all come from the list that `columns` returns: a new column is one more there.
 
 A user's own is a function f of points, or a formula: its column is the integral of f against the
-density, by the quadrature of the moments, with slopes in cells and patches where they are.
+density, by the quadrature of the moments, with reconstructed cells and patches where they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.initial.expression import Expression
 from meanfield_pde.initial.pointwise import probes
 from meanfield_pde.mesh.geometry import AXES
-from meanfield_pde.solver.diagnostics import PointFunction, Snapshot
+from meanfield_pde.solver.diagnostics import PointFunction, Snapshot, moment_pairs
 from meanfield_pde.solver.settings import COMPARED, ORDERS, CompareCase, Compared
 from meanfield_pde.support.checks import shown
 from meanfield_pde.support.old_names import COLUMNS as OLD_NAMES
@@ -238,13 +238,12 @@ def _own(name: str, given: Callable[[np.ndarray], np.ndarray] | str, dimension: 
 def _moments(dimension: int) -> list[Observable]:
     """The columns of the first and second moments."""
     axes = AXES[:dimension]
-    pairs = [(i, j) for i in range(dimension) for j in range(i, dimension)]
-    sloped = "; with `[adapt]`, of the density that is sloped in each cell, as the velocity has it"
+    cells = "; with `[adapt]`, of the density reconstructed in each cell, as the velocity has it"
     return [
         Observable(
             f"mean_{axis}",
             partial(_moment, "mean", i),
-            f"∫ xᵢ dµ{sloped}",
+            f"∫ xᵢ dµ{cells}",
             panel="first moments",
             family="mean_*",
             required=True,
@@ -259,7 +258,7 @@ def _moments(dimension: int) -> list[Observable]:
             family="second_*",
             required=True,
         )
-        for k, (i, j) in enumerate(pairs)
+        for k, (i, j) in enumerate(moment_pairs(dimension))
     ]
 
 

@@ -35,7 +35,7 @@ _ARRAYS = {
 def arrays_to_save(controller: Controller, store: Store) -> dict[str, np.ndarray]:
     """Arrays to be saved beside the density of this time. Collective.
 
-    None if the store was begun by a version that saved none: its times have to be alike.
+    Nothing if the store was begun by a version that saved none: its times have to be alike.
     """
     adaptive, state = controller.adapt is not None, controller.state
     if not (adaptive or controller.may_be_extended):

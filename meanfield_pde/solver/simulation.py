@@ -78,11 +78,12 @@ class Simulation:
 
     Attributes:
         projection: the projection map of the attention, from which all predictions come.
-        equation: the right-hand side, and what it is solved with.
-        evolution: the state and its time.
+        equation: the right-hand side on the mesh given, and what it is solved with.
+        evolution: the controller, with the state and its time.
         observables: the columns of the history, those of the user last.
-        zero: the same problem at zero temperature, alongside; or None.
-        store: the saved densities. rows: a row of the history for each of them.
+        zero: the controller of the same problem at zero temperature, alongside; or None.
+        store: the saved densities.
+        rows: the row of the history of each of them.
         seconds: what each part of the run has taken so far.
     """
 
@@ -241,12 +242,12 @@ class Simulation:
             arrays[MASSES],
             self.diagnostics,
             rest,
-            state.patches,
-            self.evolution.time,
-            self.evolution.step,
-            self.equation.noise,
-            distances,
-            None if self.evolution.adapt is None else self.evolution.indicators(),
+            patches=state.patches,
+            time=self.evolution.time,
+            step=self.evolution.step,
+            noise=self.equation.noise,
+            distances=distances,
+            mesh=None if self.evolution.adapt is None else self.evolution.indicators(),
         )
         row = row_of(self.observables, saved)
         if self.rows:  # the columns of a run that an earlier version began stay as they are
@@ -282,7 +283,7 @@ class Simulation:
             equation.settings.tolerance,
             layer,
             self._projection_of_layers,
-            sloped=equation.sub_cell,
+            sub_cell=equation.sub_cell,
         )
 
     @property

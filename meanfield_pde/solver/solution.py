@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
 from dolfinx import fem
 from dolfinx import mesh as dolfinx_mesh
 
@@ -30,7 +29,7 @@ class Solution(History):
         rejected: number of steps that had to be repeated.
         wall_time: seconds.
         tolerance: of the attention sum.
-        mesh: the DOLFINx mesh that was given to `solve`; the coarsest, if it follows the mass.
+        mesh: the DOLFINx mesh that was given to `solve`; the coarsest, if it is adaptive.
     """
 
     mesh: dolfinx_mesh.Mesh = field(kw_only=True)
@@ -40,7 +39,7 @@ class Solution(History):
     tolerance: float = 1e-10
 
     def mesh_at(self, index: int = -1) -> dolfinx_mesh.Mesh:
-        """The mesh of a saved time: `mesh`, or if that follows the mass, one made anew. Collective.
+        """The mesh of a saved time: `mesh`, or if that is adaptive, one made anew. Collective.
 
         Its cells are those of `cells_at`, in the same order.
         """
@@ -48,18 +47,14 @@ class Solution(History):
         if not self.store.moves:
             return self.mesh
         if index not in self._meshes:
-            self._meshes[index] = self._mesh_made(index)
+            surface = Surface.of_corners(self.cells_at(index).vertices)
+            self._meshes[index] = build_mesh(surface, self.mesh.comm)
         return self._meshes[index]
 
     @cached_property
     def _meshes(self) -> dict[int, dolfinx_mesh.Mesh]:
         """Those made so far: functions can be combined if their mesh is the same object."""
         return {}
-
-    def _mesh_made(self, index: int) -> dolfinx_mesh.Mesh:
-        corners = self.cells_at(index).vertices + 0.0  # -0 and 0 are the same place
-        points, cells = np.unique(corners.reshape(-1, self.dimension), axis=0, return_inverse=True)
-        return build_mesh(Surface(points, cells.reshape(-1, self.dimension)), self.mesh.comm)
 
     def function(self, index: int = -1) -> fem.Function:
         """The density at a saved time as a function constant in the cells of `mesh_at`. Collective.

@@ -17,13 +17,13 @@ from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, T
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.step_control import StepSettings
-from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.arguments import typed_except
 from meanfield_pde.support.checks import check_ends
 from meanfield_pde.support.old_names import accept_old_keywords
 
 
 @accept_old_keywords
-@typed
+@typed_except("observables")  # of which `own_observables` says what is wrong with them
 def solve(
     attention: AttentionLike,
     mesh: dolfinx_mesh.Mesh,

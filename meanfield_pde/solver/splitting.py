@@ -37,8 +37,8 @@ def longest_split(
         length: h at which the error is estimated.
         bound: on the error, in total variation.
     """
-    count = _EULER_STEPS
-    while transport.outflow_rate(flux) * length / count > transport.scheme.positive:
+    count, rate = _EULER_STEPS, transport.outflow_rate(flux)
+    while rate * length / count > transport.scheme.positive:
         count *= 2
     comm = transport.volumes.comm
     count = max(comm.allgather(count))

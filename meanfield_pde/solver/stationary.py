@@ -93,7 +93,7 @@ class Stationary(LinearisedEquation):
         self._turning = Turning(self.volumes, generators, self.gathered)
 
     def order(self, masses: np.ndarray) -> float:
-        """R = |∫ x dmu|."""
+        """The order parameter r = |∫ x dmu|."""
         return float(np.linalg.norm(masses @ self.mean))
 
     def newton(self, masses: np.ndarray, strength: float) -> StationaryState:

@@ -77,12 +77,12 @@ class Transport:
     @timed("Transport")
     def rate_of_change(self, masses: np.ndarray, flux: np.ndarray, out: np.ndarray) -> None:
         """Write d/dt M of own cells to `out`; `masses` are those of own cells. Collective."""
-        volumes = self.volumes
-        _densities(masses, volumes.volume, self._density.array)
+        volume, *links, weights, density, log_density, factors, _ = self.arrays
+        _densities(masses, volume, density)
         self._density.scatter_forward()
-        _reconstruct(self.facets, volumes.neighbours, *self.arrays[5:-1])
+        _reconstruct(self.facets, self.volumes.neighbours, weights, density, log_density, factors)
         self._factors.scatter_forward()
-        _divergence(self.facets, flux, *self.arrays[1:5], self.arrays[6], self.arrays[8], out)
+        _divergence(self.facets, flux, *links, density, factors, out)
 
     @timed("Transport")
     def euler(

@@ -175,7 +175,7 @@ class MeanField:
         return geometry.tangential(vertices, moved)
 
     def _means_of(self, x: np.ndarray, sources: Sources) -> np.ndarray:
-        """M at points, whatever the sources."""
+        """Return m at points x for any sources."""
         scores = self.attention.scores(x)
         sums = AttentionSum(sources.points, x, scores, self.tolerance)
         return sums.evaluate(sources.log_masses)[0]

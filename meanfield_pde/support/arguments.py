@@ -87,14 +87,16 @@ def required_keys(section: type, keys: Collection[str]) -> tuple[str, ...]:
     return tuple(key for key in keys if key not in optional)
 
 
-def check_fields(instance: Any, where: str = "") -> None:
+def check_fields(instance: Any, where: str = "", *, unchecked: Collection[str] = ()) -> None:
     """InputError if a field of a dataclass is not of the type that it is annotated with.
 
     Args:
         instance: in the making, from its `__post_init__`.
         where: what its fields are called in messages, in front of their names.
+        unchecked: fields that the class itself has more to say of.
     """
-    given = {one.name: getattr(instance, one.name) for one in fields(instance) if one.init}
+    names = [one.name for one in fields(instance) if one.init and one.name not in unchecked]
+    given = {name: getattr(instance, name) for name in names}
     of_fields = _hints(instance.__class__)
     for name, value in _checked(given, of_fields, where or f"{type(instance).__name__}: ").items():
         object.__setattr__(instance, name, value)

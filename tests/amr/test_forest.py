@@ -7,6 +7,7 @@ import pytest
 
 from meanfield_pde.amr.forest import Forest
 from meanfield_pde.amr.remap import Remap
+from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.checks import check_surface
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import cell_mean, cell_volume, normalised
@@ -62,6 +63,22 @@ def test_named_by_keys_and_levels(name: str) -> None:
     np.testing.assert_array_equal(again.corners, forest.corners)
     np.testing.assert_array_equal(again.surface.points, forest.surface.points)
     np.testing.assert_array_equal(again.surface.cells, forest.surface.cells)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("damage", ["keys", "levels", "one less"])
+def test_leaves_that_are_none_are_refused(damage: str) -> None:
+    """As a damaged checkpoint may name them; they were looked for without end."""
+    forest = grown(BASES["circle"], 4)
+    keys, levels = forest.keys.copy(), forest.levels.copy()
+    if damage == "keys":
+        keys[3] += 1
+    elif damage == "levels":
+        levels[:] = 60
+    else:
+        keys, levels = np.delete(keys, 3), np.delete(levels, 3)
+    with pytest.raises(InputError, match="not those of an adaptive mesh"):
+        Forest.of(BASES["circle"]).with_leaves(keys, levels)
 
 
 def test_angles_stay_bounded() -> None:

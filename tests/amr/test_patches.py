@@ -10,8 +10,8 @@ import pytest
 import scipy.linalg
 
 from meanfield_pde import Attention, InputError, circle_mesh, simulate_tokens, solve
-from meanfield_pde.amr.extraction import deposit, extract, joined
-from meanfield_pde.amr.forest import Forest
+from meanfield_pde.amr.extraction import deposit, extract, joined, refined_for
+from meanfield_pde.amr.forest import DEEPEST, Forest
 from meanfield_pde.amr.indicators import Leaves
 from meanfield_pde.amr.patch_arrays import record, recorded
 from meanfield_pde.amr.patches import NONE, Patch, moved
@@ -250,3 +250,11 @@ def test_many_tokens_and_noise_are_left_to_the_cells(count: int, noise: float) -
     attention = Attention(np.eye(2), np.eye(2), np.eye(2), 2.0)
     found = solve(attention, circle_mesh(60), tokens, until=0.01, noise=noise, adapt=3e-2)
     assert found.history["patch_mass"][0] == 0
+
+
+@pytest.mark.timeout(20)
+def test_refinement_for_a_patch_ends_at_the_deepest_level() -> None:
+    """Where the patch is narrower than any leaf can be; it went on without end."""
+    patch = Patch.point(normalised(np.array([0.6, 0.7])), 0.1)
+    forest = refined_for(Forest.of(circle_surface(7)), patch, 0.0, PatchSettings())
+    assert forest.levels.max() == DEEPEST

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meanfield_pde.attention.field import ConstantField
 from meanfield_pde.attention.head import Attention
+from meanfield_pde.attention.heads import Heads
+from meanfield_pde.attention.layers import AttentionLike, Layers
 from meanfield_pde.case.case import Case, MeshCase, OutputCase
 from meanfield_pde.case.file import read_case
 from meanfield_pde.case.text import case_text, differing_keys, same_case, same_problem
@@ -533,3 +536,28 @@ def test_numpy_values_are_welcome() -> None:
     assert MeshCase("circle", np.int64(8), np.int32(1)) == MeshCase("circle", 8, 1.0)
     assert type(MeshCase("circle", np.int64(8)).cells) is int
     assert math.isclose(TimeCase(np.int64(3)).until, 3)
+
+
+HEAD = Attention(np.eye(2), np.eye(2), np.eye(2), 2.0)
+EAST, NORTH = ConstantField([1.0, 0.0]), ConstantField([0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("attention", "fragment"),
+    [
+        (Heads([HEAD], None, [EAST, NORTH]), "one section for each kind of term"),
+        (Layers([Heads([HEAD], None, [EAST]), HEAD], 1.0), "the same terms"),
+        (Layers([Heads([HEAD], None, [one]) for one in (EAST, NORTH)], 1.0), "the same terms"),
+    ],
+)
+def test_terms_that_no_case_file_holds(attention: AttentionLike, fragment: str) -> None:
+    """Refused, and not left out of the text."""
+    case = Case(attention=attention, mesh=MeshCase("circle", 8), time=TimeCase(1.0))
+    with pytest.raises(InputError, match=fragment):
+        case_text(case)
+
+
+def test_a_boolean_of_numpy_is_written_as_any() -> None:
+    bare = Attention(np.eye(2), np.eye(2), np.eye(2), 2.0, normalise=np.False_)
+    case = Case(attention=bare, mesh=MeshCase("circle", 8), time=TimeCase(1.0))
+    assert tomllib.loads(case_text(case))["attention"]["normalise"] is False

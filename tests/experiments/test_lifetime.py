@@ -60,6 +60,13 @@ def test_tables_read_back(tmp_path: Path) -> None:
     assert read_table(tmp_path / "b.csv") == []
 
 
+@pytest.mark.parametrize("row", ["3", "3,4,5"])
+def test_tables_with_torn_rows(row: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"kind,beta\n1,2\n{row}\n")
+    with pytest.raises(InputError, match=r"a.csv: not a readable table \(line 3 has not"):
+        read_table(tmp_path / "a.csv")
+
+
 def test_the_lifetime_does_not_depend_on_the_mesh_nor_on_the_range_of_doubles() -> None:
     attention = metastable(80.0)
     coarse, fine, logs = (

@@ -391,26 +391,29 @@ def test_a_signal_while_a_command_starts_that_cannot_go_on(
 ENDING = """
 import os, signal, sys
 sys.argv = ["meanfield-pde", *sys.argv[1:]]
-from meanfield_pde.cli import commands, main
-before = commands.{function}
+from meanfield_pde.cli import main
+from meanfield_pde.tokens import {module}
+before = {module}.{function}
 def ended(*arguments, **options):
     before(*arguments, **options)
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGHUP)
-commands.{function} = ended
+{module}.{function} = ended
 main.main()
 """
 
 
-@pytest.mark.parametrize("function", ["simulate_tokens", "write_tokens"])
+@pytest.mark.parametrize(
+    ("module", "function"), [("code", "simulate_tokens"), ("cloud", "write_tokens")]
+)
 def test_a_signal_ends_a_command_that_cannot_go_on(
-    function: str, write_case: Write, tmp_path: Path
+    module: str, function: str, write_case: Write, tmp_path: Path
 ) -> None:
     """One line says what was written by then, whichever signals follow the first."""
     out = tmp_path / "t.npz"
     line = ["tokens", str(write_case(CIRCLE)), "--count", "5", "--until", "1", "--output", str(out)]
     ended = subprocess.run(
-        [sys.executable, "-c", ENDING.format(function=function), *line],
+        [sys.executable, "-c", ENDING.format(module=module, function=function), *line],
         env=environment(),
         capture_output=True,
         text=True,

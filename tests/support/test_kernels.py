@@ -86,7 +86,7 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path:
     )
     ask = (
         "import pathlib, sys; sys.path += sys.argv[1:]; import kernels\n"
-        "kernels.PACKAGE = pathlib.Path(sys.argv[1])\n"
+        "kernels.PACKAGE = pathlib.Path(sys.argv[1]); kernels.kernel_folder.cache_clear()\n"
         "from outer import outer; print(outer(1), sum(outer.stats.cache_hits.values()))"
     )
     found_by_run, folder = [], Path(kernels.__file__).parent
