@@ -261,7 +261,11 @@ class Profile(Indicator):
 
 
 class WidestCells(Indicator):
-    """An indicator that says how wide each cell may be."""
+    """An indicator that says how wide each cell may be.
+
+    A leaf is refined once it is wider: what must hold from one look to the next, while the state
+    moves, has its margin in `widest`.
+    """
 
     @cached_property
     @abstractmethod

@@ -54,10 +54,12 @@ class Heads:
             object.__setattr__(self, "perceptron", first[0] if first else None)
             others = tuple(term for term in others if term not in first)
         object.__setattr__(self, "others", others)
-        dimensions = [term.dimension for term in (*heads, *self.beside)]
+        known = [term.dimension for term in (*heads, *self.beside)]
+        dimensions = [d for d in known if d is not None]
         if len(set(dimensions)) > 1:
             raise InputError(
-                f"all heads, and the perceptron, must have the same dimension, got d = {dimensions}"
+                "all heads, and the terms beside them, must have the same dimension, got d = "
+                f"{dimensions}"
             )
         if len({head.normalise for head in heads}) > 1:
             raise InputError("all heads must have the same choice of attention.normalise")

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import required_keys
 from meanfield_pde.support.checks import points_of
 
 
@@ -60,9 +61,12 @@ class VelocityTerm(ABC):
     depends_on_density: ClassVar[bool] = False
 
     @property
-    @abstractmethod
-    def dimension(self) -> int:
-        """Dimension d of the space; tokens live on the sphere S^(d-1)."""
+    def dimension(self) -> int | None:
+        """Dimension d of the space, tokens being on the sphere S^(d-1); None, the default, for any.
+
+        It is for terms whose parameters have one.
+        """
+        return None
 
     @property
     @abstractmethod
@@ -113,9 +117,9 @@ class TermBeside(VelocityTerm):
     def from_table(cls, table: dict[str, Any]) -> TermBeside:
         """The term of its section, whose keys are known; InputError if something is wrong.
 
-        By default every key has to be there, and is a parameter of the class.
+        By default each key is a parameter of the class, and has to be there if that has no default.
         """
-        for key in cls.keys:
+        for key in required_keys(cls, cls.keys):
             if key not in table:
                 raise InputError(f"{cls.section}.{key} is missing")
         return cls(**table)
@@ -123,7 +127,11 @@ class TermBeside(VelocityTerm):
     def table(self) -> dict[str, Any]:
         """The section that `from_table` reads; by default each key is an attribute."""
         values = ((key, getattr(self, key)) for key in self.keys)
-        return {key: one.tolist() if isinstance(one, np.ndarray) else one for key, one in values}
+        return {
+            key: one.tolist() if isinstance(one, np.ndarray) else one
+            for key, one in values
+            if one is not None
+        }
 
     def commutators(self, generators: np.ndarray) -> list[np.ndarray]:
         """What has to vanish for a rotation to commute with the term, linear in its generator.

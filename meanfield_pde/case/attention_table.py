@@ -47,7 +47,7 @@ def attention_of(
     if not terms:
         return attention
     for term in terms:
-        if term.dimension != attention.dimension:
+        if term.dimension not in (None, attention.dimension):
             raise InputError(
                 f"[{term.section}] is in dimension {term.dimension}, but attention.value is "
                 f"{attention.dimension} x {attention.dimension}"

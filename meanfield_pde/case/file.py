@@ -42,16 +42,16 @@ LOG = logging.getLogger("meanfield_pde")
 
 OBSERVABLES = "observables"
 # Sections whose keys are the fields of a class.
+PLAIN_CLASSES: dict[str, type] = {
+    "mesh": MeshCase,
+    "noise": NoiseCase,
+    "solver": SolverCase,
+    "time": TimeCase,
+    "compare": CompareCase,
+    "output": OutputCase,
+}
 PLAIN_SECTIONS: dict[str, tuple[str, ...]] = {
-    name: tuple(key.name for key in fields(section))
-    for name, section in (
-        ("mesh", MeshCase),
-        ("noise", NoiseCase),
-        ("solver", SolverCase),
-        ("time", TimeCase),
-        ("compare", CompareCase),
-        ("output", OutputCase),
-    )
+    name: tuple(key.name for key in fields(section)) for name, section in PLAIN_CLASSES.items()
 }
 # The keys besides `kind` that each kind takes.
 MESH_KEYS = {
@@ -209,7 +209,7 @@ def _initial(table: Table, folder: Path) -> InitialDensity:
     kind = table["kind"]
     choice(kind, "initial.kind", KINDS)
     _check_kind(table, "initial", {name: one.keys for name, one in KINDS.items()})
-    _require({"initial": table}, "initial", *KINDS[kind].keys)
+    _require({"initial": table}, "initial", *KINDS[kind].required())
     return KINDS[kind].from_table(table, folder)
 
 

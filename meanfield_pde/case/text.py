@@ -9,10 +9,18 @@ from typing import Any
 
 import tomli_w
 
-from meanfield_pde.amr.settings import MAX_CELLS
+from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.case.attention_table import attention_table, tables_beside
 from meanfield_pde.case.case import ADAPT_KEYS, Case
-from meanfield_pde.case.file import MESH_KEYS, OBSERVABLES, PLAIN_SECTIONS, Table, parse
+from meanfield_pde.case.file import (
+    MESH_KEYS,
+    OBSERVABLES,
+    PLAIN_CLASSES,
+    PLAIN_SECTIONS,
+    Table,
+    parse,
+)
+from meanfield_pde.support.arguments import defaults_of
 from meanfield_pde.support.old_names import with_new_keys
 
 # Results do not depend on it: whoever was refused for it goes on with a larger one.
@@ -78,18 +86,32 @@ def same_case(text: str, other: str) -> bool:
 
 def _fields(section: object, *names: str) -> Table:
     """The named fields as values that TOML knows."""
-    plain: dict[type, Callable[[Any], Any]] = {tuple: list, type(Path()): Path.as_posix}
-    values = {name: getattr(section, name) for name in names}
-    return {name: plain.get(type(v), lambda same: same)(v) for name, v in values.items()}
+    return _plain({name: getattr(section, name) for name in names})
+
+
+def _plain(values: Table) -> Table:
+    known: dict[type, Callable[[Any], Any]] = {tuple: list, type(Path()): Path.as_posix}
+    return {name: known.get(type(v), lambda same: same)(v) for name, v in values.items()}
 
 
 def _flat(text: str) -> Table:
-    """The values of a case text by "section.key"; one of an earlier version like one of this."""
+    """The values of a case text by "section.key"; one of an earlier version like one of this.
+
+    A key that is newer than the text counts as its default.
+    """
     tables, _ = with_new_keys(parse(text))
-    if isinstance(adapt := tables.get("adapt"), dict):
-        tables["adapt"] = {"max_cells": MAX_CELLS} | adapt  # the key is newer than the mesh
+    for name, defaults in _DEFAULTS.items():
+        if isinstance(table := tables.get(name), dict):
+            tables[name] = defaults | table
     return {
         f"{section}.{key}": value
         for section, table in tables.items()
         for key, value in (table if isinstance(table, dict) else {"": table}).items()
     }
+
+
+# What the keys of a section are if they are left out.
+_DEFAULTS = {
+    name: _plain({key: one for key, one in defaults_of(section).items() if one is not None})
+    for name, section in PLAIN_CLASSES.items()
+} | {"adapt": {key: one for key, one in defaults_of(AdaptSettings).items() if key in ADAPT_KEYS}}

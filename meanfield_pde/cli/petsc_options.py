@@ -86,9 +86,12 @@ def _check(names: Iterable[str]) -> None:
                 f"the PETSc option -{name} has no effect here: the length of the steps follows "
                 "from the density, and [time] says how far to go"
             )
-    from meanfield_pde.solver.integrator import configured_ts  # see `_lazy`
+    from meanfield_pde.solver.chosen_integrator import integrator_class  # see `_lazy`
 
-    configured_ts(MPI.COMM_SELF).destroy()
+    try:
+        integrator_class().check_options()
+    except PETSc.Error as error:  # a value that is not of the type asked for
+        raise InputError(f"PETSc refuses its options: {_reason(error)}") from error
     _try_solver()
     options = PETSc.Options()
     for name in names:

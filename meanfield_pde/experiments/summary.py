@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meanfield_pde.solver.distances import COMPARED, ORDERS, Compared
+from meanfield_pde.solver.settings import COMPARED, ORDERS, Compared
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.support.versions import versions

@@ -10,7 +10,7 @@ import numpy as np
 from meanfield_pde.attention.layers import single
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.tables import Row
-from meanfield_pde.solver.distances import ORDERS
+from meanfield_pde.solver.settings import ORDERS
 from meanfield_pde.theory.envelope import fit_envelope, temperature_scale
 from meanfield_pde.theory.fits import fit_or_none
 from meanfield_pde.theory.laplace_principle import laplace_error

@@ -12,7 +12,7 @@ from meanfield_pde.figures.density import save, title
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.history.history import History
 from meanfield_pde.results.names import FIGURES
-from meanfield_pde.solver.distances import COMPARED, ORDERS
+from meanfield_pde.solver.settings import COMPARED, ORDERS
 from meanfield_pde.theory.phases import Phases
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 

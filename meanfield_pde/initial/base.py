@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.arguments import required_keys, typed
 from meanfield_pde.support.checks import whole
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -68,7 +68,7 @@ class InitialDensity(ABC):
 
     Attributes:
         kind: its name in a case file, [initial] kind.
-        keys: what else its table needs, each key of which is also its field unless the class has
+        keys: what else its table may have, each of which is also its field unless the class has
             its own `from_table` and `to_table`.
     """
 
@@ -82,13 +82,19 @@ class InitialDensity(ABC):
             setattr(cls, name, _checked(vars(cls)[name]))
 
     @classmethod
+    def required(cls) -> tuple[str, ...]:
+        """The keys that its table must have: by default those that are no field with a default."""
+        return required_keys(cls, cls.keys)
+
+    @classmethod
     def from_table(cls, table: dict[str, Any], folder: Path) -> Self:
-        """The density of a table of a case file that has all keys; paths are relative to folder."""
-        return cls(**{key: table[key] for key in cls.keys})
+        """The density of a table that has the keys required; paths are relative to folder."""
+        return cls(**{key: table[key] for key in cls.keys if key in table})
 
     def to_table(self) -> dict[str, Any]:
         """The table of a case file that gives this density; InputError if none can."""
-        return {"kind": self.kind} | {key: getattr(self, key) for key in self.keys}
+        values = ((key, getattr(self, key)) for key in self.keys)
+        return {"kind": self.kind} | {key: one for key, one in values if one is not None}
 
     @abstractmethod
     def check(self, dimension: int) -> None:

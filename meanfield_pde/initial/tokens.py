@@ -55,6 +55,11 @@ class Tokens(InitialDensity):
         return cls(cloud.tokens[0], cloud.masses, Path(path))
 
     @classmethod
+    def required(cls) -> tuple[str, ...]:
+        """The file: only in Python are there tokens without one."""
+        return cls.keys
+
+    @classmethod
     def from_table(cls, table: dict[str, Any], folder: Path) -> Tokens:
         """The tokens of the file that the table names."""
         return cls.read(input_path(table["path"], "initial.path", folder))

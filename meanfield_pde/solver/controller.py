@@ -34,12 +34,12 @@ from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.initial.given import InitialLike
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.initial.tokens import Tokens
+from meanfield_pde.solver.chosen_integrator import integrator_class
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.integrator import (
     Velocity,
     fitting_step,
-    integrator_for,
     time_after,
 )
 from meanfield_pde.solver.masses import LEAVE_DOUBLES, Doubles, ExtendedRange, Masses
@@ -226,7 +226,7 @@ class Controller:
     def _bind_mesh(self, equation: Equation, layer: Layer) -> None:
         """Take an equation on the mesh of the state, and an integrator on it."""
         self.equation = equation
-        self.integrator = integrator_for(equation.transport)
+        self.integrator = integrator_class()(equation.transport)
         self._bind_layer(layer)
 
     def _bind_layer(self, layer: Layer) -> None:

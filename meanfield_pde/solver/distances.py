@@ -17,7 +17,6 @@ Rank 0 solves and the others get its numbers, so that they do not depend on the 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from meanfield_pde.amr.overlay import Overlay
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.mesh.cells import Cells
-from meanfield_pde.solver.settings import CompareCase
+from meanfield_pde.solver.settings import COMPARED, CompareCase
 from meanfield_pde.support.timings import timed
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.push_forward import push_forward, push_forward_atoms
@@ -41,59 +40,6 @@ RTOL = 1e-8
 # They save a third of the time where 0.2 % has moved; with p = 2 still a seventh where 2 % has,
 # with p = 1 nothing where 0.6 % has, and beyond they cost time.
 MOST_MOVED = {1: 0.005, 2: 0.02}
-
-ORDERS = (1, 2)  # p of the distances there are
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Two measures between which there are distances, and what they are called.
-
-    Attributes:
-        name: as in the columns w{p}_{name} and so on.
-        label: in words.
-        needs: the keys of [compare] that ask for it.
-        interval: whether there is one for the densities, not only for atoms.
-        least: what its least value is the distance of, in the lines that end a run; empty if that
-            is no news, as between two that begin as one.
-    """
-
-    name: str
-    label: str
-    needs: tuple[str, ...]
-    interval: bool = True
-    least: str = ""
-
-    def column(self, p: int | str) -> str:
-        """The column of its value, of this order."""
-        return f"w{p}_{self.name}"
-
-    def bounds(self, p: int | str) -> tuple[str, str]:
-        """The columns of its interval."""
-        return f"{self.column(p)}_low", f"{self.column(p)}_high"
-
-    @property
-    def quantisation(self) -> str:
-        """The column of what the width of the cells leaves open."""
-        return f"quantisation_{self.name}"
-
-    def asked_for(self, compare: CompareCase) -> bool:
-        """Whether a section [compare] asks for it."""
-        return all(getattr(compare, key) for key in self.needs)
-
-
-# In the order of their columns.
-COMPARED = (
-    Compared("limit", "density to limit", ("limit",), least="to the limit"),
-    Compared("zero", "density to zero temperature", ("zero_temperature",)),
-    Compared(
-        "zero_to_limit",
-        "zero temperature to limit",
-        ("zero_temperature", "limit"),
-        interval=False,
-        least="of zero temperature to the limit",
-    ),
-)
 
 Pair = tuple[Measure, Measure]
 
@@ -150,7 +96,7 @@ class Distances:
     def _pairs(
         self, density: Measure, zero: Measure | None, both: Overlay | None
     ) -> dict[str, Pair]:
-        """What is compared, by the names in `COMPARED`."""
+        """What is compared at this time, by the names in `COMPARED`; of others nothing is kept."""
         pairs: dict[str, Pair] = {}
         if self.limit is not None:
             pairs["limit"] = density, self.limit

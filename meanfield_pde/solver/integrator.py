@@ -96,6 +96,13 @@ class Integrator(ABC):
     extended: ClassVar[bool] = True
     many_at_once: ClassVar[bool] = False
 
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    @classmethod  # noqa: B027 (most have none)
+    def check_options(cls) -> None:
+        """Read its own options of PETSc, before any work: InputError if one will not do."""
+
     @abstractmethod
     def step(
         self, masses: Masses, velocity: Velocity, velocity_of: VelocityOf | None, dt: float
@@ -144,9 +151,9 @@ class SSPRungeKutta(Integrator):
     many_at_once = True
 
     def __init__(self, transport: Transport, stages: int = STAGES) -> None:
+        super().__init__(transport)
         self.stages = stages
         self.coefficient = stages - 1.0
-        self._transport = transport
 
     def step(
         self, masses: Masses, velocity: Velocity, velocity_of: VelocityOf | None, dt: float
@@ -194,8 +201,8 @@ class PetscIntegrator(Integrator):
     extended = False
 
     def __init__(self, transport: Transport) -> None:
+        super().__init__(transport)
         volumes = transport.volumes
-        self._transport = transport
         self._masses = np.zeros(volumes.owned)
         own: Any = self._masses
         sizes = (volumes.owned, volumes.global_cells)
@@ -211,6 +218,11 @@ class PetscIntegrator(Integrator):
         self._velocity_of: VelocityOf | None = None
         self._rate = 0.0
         self._failure: BaseException | None = None
+
+    @classmethod
+    def check_options(cls) -> None:
+        """Configure a TS as for a run."""
+        configured_ts(MPI.COMM_SELF).destroy()
 
     def step(
         self, masses: Masses, velocity: Velocity, velocity_of: VelocityOf | None, dt: float
@@ -257,13 +269,6 @@ class PetscIntegrator(Integrator):
     def _next_velocity(self, masses: np.ndarray) -> Velocity:
         assert self._velocity_of is not None
         return self._velocity_of(Doubles(masses))
-
-
-def integrator_for(transport: Transport) -> Integrator:
-    """Return PETSc's TS if its options ask for anything of it, and the compiled rks2 otherwise."""
-    if any(name.startswith("ts_") for name in PETSc.Options().getAll()):
-        return PetscIntegrator(transport)
-    return SSPRungeKutta(transport)
 
 
 def checked(masses: Masses, comm: MPI.Comm) -> tuple[Masses, float] | None:

@@ -23,8 +23,7 @@ from meanfield_pde.initial.expression import Expression
 from meanfield_pde.initial.pointwise import probes
 from meanfield_pde.mesh.geometry import AXES
 from meanfield_pde.solver.diagnostics import PointFunction, Snapshot, moment_pairs
-from meanfield_pde.solver.distances import COMPARED, ORDERS, Compared
-from meanfield_pde.solver.settings import CompareCase
+from meanfield_pde.solver.settings import COMPARED, ORDERS, CompareCase, Compared
 from meanfield_pde.support.checks import shown
 from meanfield_pde.support.old_names import COLUMNS as OLD_NAMES
 

@@ -42,19 +42,21 @@ class Scheme:
     """A choice of rho_f, with its limits on dt x outflow rate of a forward Euler step.
 
     Attributes:
-        positive: beyond this, a mass could become negative: exp(-STEEPEST) with slopes, which are
-            all scaled back to |g_f| <= STEEPEST.
         accurate: the value at which steps are taken, with room for the velocity to change.
-        slopes: g_f as weights W[c, i, j] of log rho_j - log rho_c, i the facets of own cell c and j
-            its neighbours, both by the opposite vertex; None for g_f = 0.
+        slopes: g_f as weights W[c, i, j] of log rho_j - log rho_c; facet i lies between own cell c
+            and its neighbour i, and j are its neighbours in the same order. None for g_f = 0.
     """
 
-    positive: float
     accurate: float
     slopes: Callable[[FiniteVolumes], np.ndarray] | None = None
 
+    @property
+    def positive(self) -> float:
+        """Beyond this, a mass could become negative: slopes are scaled to |g_f| <= STEEPEST."""
+        return 1.0 if self.slopes is None else math.exp(-STEEPEST)
+
 
 SCHEMES = {
-    "muscl": Scheme(math.exp(-STEEPEST), accurate=0.3, slopes=least_squares_slopes),
-    "upwind": Scheme(positive=1.0, accurate=0.9),
+    "muscl": Scheme(accurate=0.3, slopes=least_squares_slopes),
+    "upwind": Scheme(accurate=0.9),
 }

@@ -25,7 +25,7 @@ class SolverCase:
     """[solver]: the finite volume scheme, and the numbers it works with.
 
     Attributes:
-        scheme: "muscl" or "upwind".
+        scheme: a name in `SCHEMES`.
         tolerance: of the attention sum, relative.
         log_masses: "on" to follow tails below the range of doubles, "off" not to, "auto" from when
             the smallest mass of the state falls below 1e-280, if velocities can see it.
@@ -114,6 +114,61 @@ class TimeCase:
         return replace(self, until=until, save_at=tuple(t for t in self.save_at if t <= until))
 
 
+ORDERS = (1, 2)  # p of the distances there are
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two measures between which there are distances, and what they are called.
+
+    Attributes:
+        name: as in the columns w{p}_{name} and so on.
+        label: in words.
+        needs: the keys of [compare] that ask for it.
+        interval: whether there is one for the densities, not only for atoms.
+        least: what its least value is called in the lines that end a run, where "to the limit"
+            gives "least W1 to the limit: 0.012 (between densities 0.011 to 0.013), at t = 3".
+            Empty if that is no news, as between two that begin as one.
+    """
+
+    name: str
+    label: str
+    needs: tuple[str, ...]
+    interval: bool = True
+    least: str = ""
+
+    def column(self, p: int | str) -> str:
+        """The column of its value, of this order."""
+        return f"w{p}_{self.name}"
+
+    def bounds(self, p: int | str) -> tuple[str, str]:
+        """The columns of its interval."""
+        return f"{self.column(p)}_low", f"{self.column(p)}_high"
+
+    @property
+    def quantisation(self) -> str:
+        """The column of what the width of the cells leaves open."""
+        return f"quantisation_{self.name}"
+
+    def asked_for(self, compare: CompareCase) -> bool:
+        """Whether a section [compare] asks for it."""
+        return all(getattr(compare, key) for key in self.needs)
+
+
+# In the order of their columns.
+COMPARED = (
+    Compared("limit", "density to limit", ("limit",), least="to the limit"),
+    Compared("zero", "density to zero temperature", ("zero_temperature",)),
+    Compared(
+        "zero_to_limit",
+        "zero temperature to limit",
+        ("zero_temperature", "limit"),
+        interval=False,
+        least="of zero temperature to the limit",
+    ),
+)
+
+
 @dataclass(frozen=True)
 class CompareCase:
     """[compare]: what each saved density is compared with, and how.
@@ -133,11 +188,12 @@ class CompareCase:
     time_limit: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("limit", "zero_temperature"):
+        keys = dict.fromkeys(key for one in COMPARED for key in one.needs)
+        for name in keys:
             if not isinstance(value := getattr(self, name), bool):
                 raise InputError(f"compare.{name} must be true or false, got {shown(value)}")
-        if not (self.limit or self.zero_temperature):
-            raise InputError("[compare] needs limit = true or zero_temperature = true")
+        if not any(getattr(self, name) for name in keys):
+            raise InputError(f"[compare] needs {' or '.join(f'{key} = true' for key in keys)}")
         orders = tuple(whole(p, "compare.p", 1) for p in number_list(self.p, "compare.p"))
         if orders not in ((1,), (2,), (1, 2)):
             raise InputError(f"compare.p must be [1], [2] or [1, 2], got {list(orders)}")

@@ -34,13 +34,13 @@ from meanfield_pde.solver.observables import (
     own_observables,
     row_of,
 )
+from meanfield_pde.solver.saved_state import arrays_to_save
 from meanfield_pde.solver.settings import (
     CompareCase,
     NoiseCase,
     SolverCase,
     check_noise,
 )
-from meanfield_pde.solver.snapshot import snapshot
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.old_names import Columns, accept_old_keywords
@@ -220,7 +220,7 @@ class Simulation:
         rest = state.gathered().doubles
         arrays = {MASSES: self.evolution.shown()}
         density, places = self._measure(self.evolution, MASSES, arrays[MASSES])
-        arrays |= places | snapshot(self.evolution, self.store)
+        arrays |= places | arrays_to_save(self.evolution, self.store)
         zero: Measure | None = None
         both: Overlay | None = None
         if self.zero is not None:

@@ -15,8 +15,8 @@ from meanfield_pde.mesh.fields import cell_function, vertex_function
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.saved_state import saved_state
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.snapshot import saved_state
 from meanfield_pde.support.checks import time_index
 
 

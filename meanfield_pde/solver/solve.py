@@ -46,8 +46,8 @@ def solve(
     """Solve d/dt mu + div(mu P_x V m) = sigma Laplace-Beltrami mu to `until`. Collective.
 
     Args:
-        attention: the matrices and the inverse temperature; `Heads` act at once, and with a
-            perceptron; `Layers` change with time.
+        attention: the matrices and the inverse temperature; `Heads` act at once, and with
+            terms beside them; `Layers` change with time.
         mesh: a DOLFINx mesh of the circle or the sphere, distributed over its communicator.
         initial: a density of `meanfield_pde.initial`, a formula in x, y, z, a function of
             points, a scalar `fem.Function` on the mesh, or the masses of the cells in input
@@ -56,7 +56,7 @@ def solve(
         noise: its strength sigma >= 0.
         save_at: times to save besides the start and the end.
         save_every: the interval between saved times, instead of `save_at`.
-        scheme: "muscl" (second order) or "upwind" (first order).
+        scheme: a name in `solver.schemes.SCHEMES`: "muscl" (second order), "upwind" (first).
         tolerance: bound on the error of the attention sum.
         threads: threads of each rank; by default the cores divided by the ranks of the machine.
         compare: Wasserstein distances to add to the history.

@@ -21,7 +21,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,23 @@ def typed_except[**P, R](*names: str) -> Callable[[Callable[P, R]], Callable[P, 
 def typed[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """The function, with an InputError for arguments that are not of the types it names."""
     return typed_except()(function)
+
+
+def defaults_of(section: type) -> dict[str, Any]:
+    """The defaults of the fields of a dataclass that have one, by name; none of another class."""
+    found: dict[str, Any] = {}
+    for one in fields(section) if is_dataclass(section) else ():
+        if one.default is not MISSING:
+            found[one.name] = one.default
+        elif one.default_factory is not MISSING:
+            found[one.name] = one.default_factory()
+    return found
+
+
+def required_keys(section: type, keys: Collection[str]) -> tuple[str, ...]:
+    """Of the keys of a table those that must be there: all but fields that have a default."""
+    optional = defaults_of(section)
+    return tuple(key for key in keys if key not in optional)
 
 
 def check_fields(instance: Any, where: str = "", *, unchecked: Collection[str] = ()) -> None:

@@ -110,7 +110,8 @@ class FixedPoints:
     def report(self) -> str:
         """All of it as text."""
         lines = [
-            "limit measure  none is known: there is no theorem for several heads or a perceptron",
+            "limit measure  none is known: there is no theorem for several heads, or "
+            "for terms beside them",
             "fixed points of the flow at zero temperature, by a search:",
         ]
         for one in self.points:

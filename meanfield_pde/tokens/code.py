@@ -4,8 +4,8 @@
 
     mu = sum_j masses_j delta_{x_j}
 
-with m_h the mean of each head under the tokens themselves, and g a perceptron if there is one. At
-zero temperature m(x) is the token that maximises <B^T x, y>, or the average of those that tie;
+with m_h the mean of each head under the tokens themselves, and g that of terms beside them. At zero
+temperature m(x) is the token that maximises <B^T x, y>, or the average of those that tie;
 unlike that of a density, whose support is the whole sphere, it is not B^T x / |B^T x|.
 
 Ranks share out the velocities and gather them all: each integrates the same, bit for bit.

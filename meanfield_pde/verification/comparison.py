@@ -313,7 +313,7 @@ def _notes(
         notes.append("tokens do not keep their numbers from time to time: no trajectories")
     fitted = diagnosis is not None and not diagnosis.right and not result.noise
     if fitted and not is_one_head(attention.layers[0]):
-        notes.append("with several heads or a perceptron no matrix and no beta is fitted")
+        notes.append("with several heads, or terms beside them, no matrix and no beta is fitted")
     if cloud.times[-1] > attention.end * (1 + 1e-9):
         notes.append(f"times after the last of {len(attention.layers)} layers are left aside")
     return tuple(notes)

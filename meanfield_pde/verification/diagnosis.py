@@ -169,11 +169,11 @@ def find_cause(trajectories: Trajectories, honest: float) -> Cause | None:
     """
     settings = trajectories.settings
     most = min(trajectories.limit, settings.fits * honest)
-    for level, rows in TABLE.items():
-        if level == "faults of steps" and honest <= settings.honest * trajectories.defect:
+    for level in TABLE.values():
+        if level.of_steps and honest <= settings.honest * trajectories.defect:
             continue
         found: list[Cause] = []
-        for hypothesis in itertools.chain.from_iterable(row(trajectories) for row in rows):
+        for hypothesis in level.hypotheses(trajectories):
             cause = _explanation(trajectories, hypothesis, most)
             if cause is not None:
                 found.append(cause)

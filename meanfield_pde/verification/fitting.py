@@ -78,7 +78,8 @@ class Hypothesis:
         labels: their names.
         unit: their size, for what is a small change.
         guesses: where a fit begins, the case if there are none.
-        says: the sentence for the user about a number.
+        says: the sentence for the user about a number, asked for each that differs from the case's;
+            the sentences are joined by "; ".
     """
 
     name: str

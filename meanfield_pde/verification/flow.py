@@ -81,7 +81,7 @@ def _means(part, scores, points, log_masses, mask, hard, unnormalised, mean):
 def token_push(
     layer: Layer, x: np.ndarray, masses: np.ndarray | None = None, mask: Mask = "none"
 ) -> np.ndarray:
-    """The sum of V m over all heads, and the perceptron's g, at each of the tokens, ... x N x d."""
+    """The sum of V m over all heads, and g of the terms beside them, at the tokens, ... x N x d."""
     push = push_beside(layer, x, masses)
     for head in layer.heads:
         push += token_means(head, x, masses, mask) @ head.value.T

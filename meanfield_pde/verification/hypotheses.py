@@ -1,7 +1,8 @@
 """The table of what a particle code may do wrong, each with its numbers and its sentence.
 
 `TABLE` has levels, by how many numbers they fit. The first level that explains the tokens ends the
-search: all its hypotheses that explain them cannot be distinguished, and are named together.
+search, whatever later ones would say: all its hypotheses that explain them cannot be distinguished,
+and are named together.
 
     no number        tokens that do not move, masks, projections, weights, a head or a term left
                      out, matrices transposed or negative, with or without the denominator
@@ -10,10 +11,9 @@ search: all its hypotheses that explain them cannot be distinguished, and are na
     entries of K^T Q likewise
     faults of steps  stale means, a denominator left out now and then: tried one by one
 
-A level is a tuple of rows, a row a function of the trajectories that gives hypotheses. To add one,
-write a row: `_plain` or `_in_heads` for a change of the code or of its heads, a function for more.
-With several heads, or a perceptron, numbers could be fitted that are those of no code: only the
-first and the last level are tried.
+A level has rows, a row is a function of the trajectories that gives hypotheses: by
+`change_of_code` or `change_of_heads`, or one of its own. With several heads, or terms beside them,
+numbers could be fitted that are those of no code: levels that are `of_one_head` are not tried.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,30 @@ from meanfield_pde.verification.flow import token_means
 from meanfield_pde.verification.trajectories import COMMON_METHODS, Trajectories
 
 Row = Callable[[Trajectories], Iterable[Hypothesis]]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Hypotheses of which none is a smaller change than another.
+
+    Attributes:
+        rows: what gives them.
+        of_one_head: whether they are those of layers of one head alone, and not tried of others.
+        of_steps: whether they are those of steps that are not honest, and not tried where honest
+            steps explain most of the defect.
+    """
+
+    rows: tuple[Row, ...]
+    of_one_head: bool = False
+    of_steps: bool = False
+
+    def hypotheses(self, trajectories: Trajectories) -> Iterator[Hypothesis]:
+        """The hypotheses of these trajectories, each made when it is asked for."""
+        if self.of_one_head and not trajectories.of_one_head:
+            return
+        for row in self.rows:
+            yield from row(trajectories)
+
 
 # Intervals whose moves start a fit of V: some for each entry, however few the tokens.
 _FIRST_INTERVALS = 3
@@ -62,12 +86,12 @@ def _fixed(name: str, code: Code) -> Hypothesis:
     return Hypothesis(name, lambda _: code)
 
 
-def _plain(name: str, change: Callable[[Code], Code]) -> Row:
+def change_of_code(name: str, change: Callable[[Code], Code]) -> Row:
     """A row for a change of the right code."""
     return lambda trajectories: [_fixed(name, change(trajectories.right))]
 
 
-def _in_heads(name: str, change: Callable[[Attention], Attention]) -> Row:
+def change_of_heads(name: str, change: Callable[[Attention], Attention]) -> Row:
     """A row for a change of every head; none where it changes nothing or cannot be made."""
 
     def row(trajectories: Trajectories) -> Iterator[Hypothesis]:
@@ -131,8 +155,6 @@ def terms_left_out(trajectories: Trajectories) -> Iterator[Hypothesis]:
 
 def time_or_value(trajectories: Trajectories) -> Iterator[Hypothesis]:
     """V, or time, times a factor."""
-    if not trajectories.of_one_head:
-        return
     value = trajectories.right.attention.layers[0].heads[0].value
     scale = 1 + float((first_value(trajectories) * value).sum() / max((value**2).sum(), 1e-300))
     yield Hypothesis(
@@ -151,7 +173,7 @@ def time_or_value(trajectories: Trajectories) -> Iterator[Hypothesis]:
 def other_beta(trajectories: Trajectories) -> Iterator[Hypothesis]:
     """Another beta."""
     beta = trajectories.right.attention.beta
-    if not trajectories.of_one_head or not 0 < beta < math.inf:
+    if not 0 < beta < math.inf:
         return
     rows = len(trajectories.right.attention.layers[0].heads[0].query)
     usual = (beta, math.sqrt(beta), beta / math.sqrt(rows), beta / math.e, beta * math.e)
@@ -187,8 +209,6 @@ def _meaning(other: float, beta: float, rows: int) -> str:
 
 def other_value(trajectories: Trajectories) -> Iterator[Hypothesis]:
     """Another V, or one more matrix in the V of all layers."""
-    if not trajectories.of_one_head:
-        return
     layers = trajectories.right.attention.layers
     value = layers[0].heads[0].value
     name, case = "value", value
@@ -207,7 +227,7 @@ def other_scores(trajectories: Trajectories) -> Iterator[Hypothesis]:
     """Another K^T Q."""
     layers = trajectories.right.attention.layers
     beta = trajectories.right.attention.beta
-    if len(layers) > 1 or not trajectories.of_one_head or not 0 < beta < math.inf:
+    if len(layers) > 1 or not 0 < beta < math.inf:
         return
     case = layers[0].heads[0].key_query
     key = np.eye(len(case))
@@ -337,46 +357,52 @@ def _lateness(trajectories: Trajectories) -> dict[str, float]:
 
 
 # The projection of a push v is v - <x, v> x.
-TABLE: dict[str, tuple[Row, ...]] = {
-    "no number": (
-        frozen_tokens,
-        _plain("a causal mask", lambda code: replace(code, mask="causal")),
-        _plain(
-            "tokens that do not attend to themselves",
-            lambda code: replace(code, mask="no self"),
-        ),
-        _plain(
-            "the projection v - <x, v> v in the place of v - <x, v> x",
-            lambda code: replace(code, push="onto itself"),
-        ),
-        _plain(
-            "the projection v + <x, v> x in the place of v - <x, v> x",
-            lambda code: replace(code, push="plus"),
-        ),
-        _plain(
-            "a projection with <x, v> summed over all tokens",
-            lambda code: replace(code, push="mixed"),
-        ),
-        weights_left_out,
-        terms_left_out,
-        _in_heads(
-            "Q and K swapped, <x, B y> with B transposed",
-            lambda head: replace(head, query=head.key, key=head.query),
-        ),
-        _in_heads("Q transposed", lambda head: replace(head, query=head.query.T)),
-        _in_heads("K transposed", lambda head: replace(head, key=head.key.T)),
-        _in_heads(
-            "Q and K both transposed",
-            lambda head: replace(head, query=head.query.T, key=head.key.T),
-        ),
-        _in_heads("V transposed", lambda head: replace(head, value=head.value.T)),
-        _in_heads("-V instead of V", lambda head: replace(head, value=-head.value)),
-        _in_heads("a softmax without its denominator", lambda head: replace(head, normalise=False)),
-        _in_heads("a softmax with its denominator", lambda head: replace(head, normalise=True)),
-        _in_heads("zero temperature", lambda head: head.with_beta(math.inf)),
+TABLE: dict[str, Level] = {
+    "no number": Level(
+        (
+            frozen_tokens,
+            change_of_code("a causal mask", lambda code: replace(code, mask="causal")),
+            change_of_code(
+                "tokens that do not attend to themselves",
+                lambda code: replace(code, mask="no self"),
+            ),
+            change_of_code(
+                "the projection v - <x, v> v in the place of v - <x, v> x",
+                lambda code: replace(code, push="onto itself"),
+            ),
+            change_of_code(
+                "the projection v + <x, v> x in the place of v - <x, v> x",
+                lambda code: replace(code, push="plus"),
+            ),
+            change_of_code(
+                "a projection with <x, v> summed over all tokens",
+                lambda code: replace(code, push="mixed"),
+            ),
+            weights_left_out,
+            terms_left_out,
+            change_of_heads(
+                "Q and K swapped, <x, B y> with B transposed",
+                lambda head: replace(head, query=head.key, key=head.query),
+            ),
+            change_of_heads("Q transposed", lambda head: replace(head, query=head.query.T)),
+            change_of_heads("K transposed", lambda head: replace(head, key=head.key.T)),
+            change_of_heads(
+                "Q and K both transposed",
+                lambda head: replace(head, query=head.query.T, key=head.key.T),
+            ),
+            change_of_heads("V transposed", lambda head: replace(head, value=head.value.T)),
+            change_of_heads("-V instead of V", lambda head: replace(head, value=-head.value)),
+            change_of_heads(
+                "a softmax without its denominator", lambda head: replace(head, normalise=False)
+            ),
+            change_of_heads(
+                "a softmax with its denominator", lambda head: replace(head, normalise=True)
+            ),
+            change_of_heads("zero temperature", lambda head: head.with_beta(math.inf)),
+        )
     ),
-    "one number": (time_or_value, other_beta),
-    "entries of V": (other_value,),
-    "entries of K^T Q": (other_scores,),
-    "faults of steps": (faults_of_steps,),
+    "one number": Level((time_or_value, other_beta), of_one_head=True),
+    "entries of V": Level((other_value,), of_one_head=True),
+    "entries of K^T Q": Level((other_scores,), of_one_head=True),
+    "faults of steps": Level((faults_of_steps,), of_steps=True),
 }

@@ -440,6 +440,33 @@ def test_which_texts_are_the_same_problem(case: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ("time_limit = 60.0", "time_limit = 5.0"),
+        ("zero_temperature = false", "zero_temperature = true"),
+        ("p = [1]", "p = [2]"),
+        ("grade = 1.0", "grade = 2.0"),
+        ('log_masses = "auto"', 'log_masses = "on"'),
+        ("checkpoint_every = 100", "checkpoint_every = 7"),
+        ("max_cells = 200000", None),
+    ],
+)
+def test_a_key_that_is_newer_than_a_text_counts_as_its_default(
+    line: str, other: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "case.toml"
+    more = "[compare]\nlimit = true\n[adapt]\ntolerance = 1e-2\n"
+    path.write_text(CIRCLE + TIME + more, encoding="utf-8")
+    text = case_text(read_case(path))
+    assert f"\n{line}\n" in text
+    older = text.replace(f"\n{line}\n", "\n")
+    assert same_case(text, older)
+    assert same_problem(older, text)
+    if other is not None:
+        assert not same_case(text.replace(line, other), older)
+
+
+@pytest.mark.parametrize(
     ("time", "saved"),
     [
         (TimeCase(0), (0,)),

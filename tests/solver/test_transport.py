@@ -237,7 +237,7 @@ def test_a_reconstruction_is_one_scheme(monkeypatch: pytest.MonkeyPatch) -> None
         d = volumes.dimension
         return np.tile(np.eye(d) / 2, (volumes.owned, 1, 1))
 
-    scheme = Scheme(math.exp(-1), accurate=0.3, slopes=centred)
+    scheme = Scheme(accurate=0.3, slopes=centred)
     monkeypatch.setitem(SCHEMES, "centred", scheme)
     attention = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.3]), 2.0)
 

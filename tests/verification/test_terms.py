@@ -111,7 +111,7 @@ def test_wrong_codes_deviate(name):
     found = verified(attention, rate)
     assert not found.agrees
     assert (found.cause.name if found.cause else None) == cause, found.verdict
-    no_numbers = "with several heads or a perceptron no matrix and no beta is fitted"
+    no_numbers = "with several heads, or terms beside them, no matrix and no beta is fitted"
     assert (no_numbers in found.notes) == (attention is HEADS)
 
 

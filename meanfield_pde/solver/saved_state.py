@@ -32,7 +32,7 @@ _ARRAYS = {
 }
 
 
-def snapshot(controller: Controller, store: Store) -> dict[str, np.ndarray]:
+def arrays_to_save(controller: Controller, store: Store) -> dict[str, np.ndarray]:
     """Arrays to be saved beside the density of this time. Collective.
 
     Nothing if the store was begun by a version that saved none: its times have to be alike.
