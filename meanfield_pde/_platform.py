@@ -13,10 +13,13 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
+
+from meanfield_pde import _signals
 
 # What to do where mpi4py, petsc4py or DOLFINx is missing.
 INSTALL_HINT = (
@@ -68,6 +71,17 @@ class _FinderOfDolfinx(MetaPathFinder):
         return spec
 
 
+@contextmanager
+def _without_petsc_options() -> Iterator[None]:
+    """Have PETSc begin without PETSC_OPTIONS, which the command checks and sets as its own."""
+    given = os.environ.pop("PETSC_OPTIONS", None) if _signals.is_command() else None
+    try:
+        yield
+    finally:
+        if given is not None:
+            os.environ["PETSC_OPTIONS"] = given
+
+
 def load(petsc_options: Sequence[str] = ()) -> None:
     """Load h5py and PETSc in the order that works, with which DOLFINx can be imported any time.
 
@@ -83,6 +97,6 @@ def load(petsc_options: Sequence[str] = ()) -> None:
     importlib.import_module("h5py")
     petsc4py = importlib.import_module("petsc4py")
     # PETSc's handlers would end a run that is asked to stop, with a page of advice.
-    with options_read():
+    with options_read(), _without_petsc_options():
         petsc4py.init(["meanfield-pde", "-no_signal_handler", *petsc_options])
     sys.meta_path.insert(0, _FinderOfDolfinx())

@@ -48,10 +48,14 @@ def note(number: int, frame: object) -> None:
 
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise Interrupted, once: a second signal would come while the first is being reported."""
-    for other in STOPPING:
-        signal.signal(other, signal.SIG_IGN)
+    for other in STOPPING:  # not SIG_IGN: Python says so of one that is on its way
+        signal.signal(other, _let_pass)
     _end_imports(number, frame)
     raise Interrupted(number)
+
+
+def _let_pass(number: int, frame: object) -> None:
+    """Handle a signal that comes while another is ending the command: nothing is left to do."""
 
 
 def heeded() -> list[signal.Signals]:
@@ -73,7 +77,9 @@ def command_named() -> str:
 def _end(number: int, frame: object) -> None:
     """End the process at once, with one line of the first rank."""
     if next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0") == "0":
-        ended = f"{command_named()} ended by {signal.Signals(number).name}"
+        files = sys.modules.get("meanfield_pde.support.files")
+        written = getattr(files, "said_of_written", lambda: "no file was written")()
+        ended = f"{command_named()} ended by {signal.Signals(number).name}; {written}"
         said = "interrupted" if number == signal.SIGINT else ended
         os.write(2, f"{COMMAND}: {said}\n".encode())
     os._exit(128 + number)

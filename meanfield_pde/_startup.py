@@ -35,7 +35,8 @@ def report_in_one_line() -> None:
         if "--debug" in sys.argv:
             sys.__excepthook__(kind, error, trace)
         if next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0") == "0":
-            named = "" if isinstance(error, InputError) else f"{kind.__name__}: "
+            plain = isinstance(error, InputError | OSError | MemoryError)  # which say what it is
+            named = "" if plain else f"{kind.__name__}: "
             print(f"{COMMAND}: {named}{' '.join(str(error).split())}", file=sys.stderr, flush=True)
         os._exit(getattr(error, "exit_code", 1))
 

@@ -60,7 +60,11 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
     """Run `meanfield-pde`, or a Python script, as a user would; on several ranks if asked for."""
 
     def run(
-        *arguments: object, ranks: int = 1, cwd: Path = tmp_path, script: Path | None = None
+        *arguments: object,
+        ranks: int = 1,
+        cwd: Path = tmp_path,
+        script: Path | None = None,
+        timeout: int = 120,
     ) -> subprocess.CompletedProcess[str]:
         line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
         if script is not None:
@@ -76,7 +80,7 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=timeout,
             check=False,
         )
 

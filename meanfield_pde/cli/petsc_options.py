@@ -1,12 +1,14 @@
-"""PETSc's options from the command line: put into its database, and checked before any work.
+"""PETSc's options from the command line and PETSC_OPTIONS: checked before any work, and set.
 
-Those of the environment, PETSC_OPTIONS, are in it already, and are checked with them. Files of
-options (.petscrc) are shared by all programs of a user, and hold what others ask for.
+PETSc begins without either (`_platform`), since what it acts on then ends in a page of its own, or
+in a crash. Files of options (.petscrc) are shared by all programs of a user, and hold what others
+ask for.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,17 +36,15 @@ def petsc_options(given: Sequence[str]) -> Iterator[None]:
     Args:
         given: names and values, as on PETSc's own command line: ["-ts_ssp_type", "rk104"].
     """
-    options, surrounding = PETSc.Options(), _of_environment()
-    renamed = {_RENAMED[name]: surrounding[name] for name in _RENAMED.keys() & surrounding}
-    values = renamed | _parse(given)
-    names = dict.fromkeys([*values, *(_RENAMED.get(name, name) for name in surrounding)])
+    options = PETSc.Options()
+    values = _of_environment() | _parse(given)
     if values.get(_LOG_VIEW):
         on_root(MPI.COMM_WORLD, check_appendable, _log_file(values[_LOG_VIEW] or ""))
     for name, value in values.items():
         options.setValue(name, value)
     try:
-        if names:
-            _check(names)
+        if values:
+            _check(values)
         if _LOG_VIEW in values:
             PETSc.Log.begin()
         yield
@@ -52,7 +52,7 @@ def petsc_options(given: Sequence[str]) -> Iterator[None]:
             _view_log(values[_LOG_VIEW])
     finally:
         # PETSc has a page of warnings for those that nothing has asked for; here a line names one.
-        for name in [*values, *(name for name in surrounding if not options.used(name))]:
+        for name in values:
             options.delValue(name)
 
 
@@ -60,7 +60,7 @@ def _parse(given: Sequence[str]) -> dict[str, str | None]:
     values: dict[str, str | None] = {}
     name = ""
     for argument in given:
-        if argument[:1] == "-" and argument[1:2].isalpha():
+        if _is_name(argument):
             name = _RENAMED.get(argument[1:], argument[1:])
             values[name] = None
         elif values[name] is None:
@@ -70,13 +70,19 @@ def _parse(given: Sequence[str]) -> dict[str, str | None]:
     return values
 
 
+def _is_name(argument: str) -> bool:
+    return argument[:1] == "-" and argument[1:2].isalpha()
+
+
 def _of_environment() -> dict[str, str | None]:
-    """Names and values in PETSC_OPTIONS, as PETSc itself reads them when it is initialised."""
-    read: Any = PETSc.Options().create()
-    read.insertString(os.environ.get("PETSC_OPTIONS", ""))
-    found: dict[str, str | None] = read.getAll()
-    read.destroy()
-    return found
+    """Names and values in PETSC_OPTIONS."""
+    try:
+        given = shlex.split(os.environ.get("PETSC_OPTIONS", ""))
+    except ValueError as error:
+        raise InputError(f"PETSC_OPTIONS cannot be read: {error}") from None
+    if given and not _is_name(given[0]):
+        raise InputError(f"PETSC_OPTIONS must begin with an option, got '{given[0]}'")
+    return _parse(given)
 
 
 def _check(names: Iterable[str]) -> None:

@@ -227,6 +227,8 @@ class FileStore(Store):
             if self.path.is_file():
                 found.checked = has_checksums(self.path)
                 with open_checked(self.path) as file:
+                    if ROWS in file and not found.checked:  # an earlier version wrote neither
+                        raise ValueError("its checksums are missing: it was changed or damaged")
                     scan_file(file, found)
         except UNREADABLE as error:
             raise _unreadable(self.path, error) from error

@@ -132,6 +132,7 @@ class Simulation:
         self.rows: list[dict[str, float]] = []
         self.seconds = {"steps": 0.0, "distances": 0.0, "output": 0.0}
         self._lap = 0.0
+        self._running = False
 
     @property
     def log_masses(self) -> bool:
@@ -151,6 +152,8 @@ class Simulation:
         users: Iterable[Observer] = (),
     ) -> None:
         """Evolve through the times ahead; what `users` raise on one rank, all do. Collective."""
+        if self._running:
+            raise InputError("a simulation that runs cannot be run, as by one of its observers")
         watching, foreign = list(observers), list(users)
         with shared_errors(self.comm):
             for observer in foreign:
@@ -179,8 +182,9 @@ class Simulation:
             self._spent_on("steps")
             tell("stepped")
 
-        tell("started")
+        self._running = True
         try:
+            tell("started")
             for time in ahead:
                 self.evolution.advance(time, stepped)
                 if self.zero is not None:
@@ -190,6 +194,7 @@ class Simulation:
                 tell("saved")
             self.store.finish()
         finally:
+            self._running = False
             for observer in (*watching, *foreign):  # each rank by itself: one may be alone here
                 observer.finished(self)
 

@@ -365,14 +365,21 @@ def test_options_of_petsc_in_the_environment(
     for given, said in (
         ("-ts_typo 3", "the PETSc option -ts_typo is not one that this solver asks for"),
         ("-ts_dt 1", "-ts_dt has no effect here"),
+        # What PETSc acts on when it begins, and where it crashes or ends with a page of its own.
+        ("-history none/x", "-history is not one that this solver asks for"),
+        ("-options_file none", "-options_file is not one that this solver asks for"),
+        ("-fp_trap", "-fp_trap is not one that this solver asks for"),
+        ("-log_view :none/x", "none/x: there is no folder none"),
+        ("-", "PETSC_OPTIONS must begin with an option"),
+        ("-ts_type 'ssp", "PETSC_OPTIONS cannot be read"),
     ):
         monkeypatch.setenv("PETSC_OPTIONS", given)
         ended = command("run", case, "--until", 0.1, "--quiet", "--output", tmp_path / "a")
-        assert ended.returncode == 2
+        assert ended.returncode == 2, ended.stderr
         assert_one_line(ended.stderr, said)
         assert not (tmp_path / "a").exists()
     run = ("run", case, "--until", 0.1, "--quiet", "--output")
-    monkeypatch.setenv("PETSC_OPTIONS", "-malloc_debug -ts_ssp_nstages 9")
+    monkeypatch.setenv("PETSC_OPTIONS", "-ts_ssp_nstages 9")
     ended = command(*run, tmp_path / "b")
     assert (ended.returncode, ended.stderr) == (0, "")
     monkeypatch.delenv("PETSC_OPTIONS")

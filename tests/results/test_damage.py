@@ -55,7 +55,7 @@ def test_every_command_on_damaged_files(ranks: int, command: Command, tmp_path: 
         "found = damage(3)\n"
         "assert MPI.COMM_WORLD.rank or found == []  # the first rank alone says what is wrong\n"
     )
-    ended = command(ranks=ranks, script=script)
+    ended = command(ranks=ranks, script=script, timeout=280)  # 190 commands on each rank
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -382,3 +382,16 @@ def test_histories_that_no_run_writes(checked: bool, out: Path, main: Main) -> N
         assert len(lines[0]) < 300
         with pytest.raises(InputError):
             read_result(out)
+
+
+def test_densities_copied_without_their_checksums_are_refused(out: Path, main: Main) -> None:
+    """A copy of what HDF5 reads is what no version has written: rows of the history, unchecked."""
+    path, copy = out / "density.h5", out / "copy.h5"
+    with h5py.File(path) as file, h5py.File(copy, "w") as other:
+        for name in file:
+            file.copy(name, other)
+        other.attrs.update(file.attrs)
+        other["masses"][...] = np.roll(other["masses"][...], 5, axis=1)
+    copy.replace(path)
+    code, err = main("wasserstein", out, out)
+    assert (code, "checksums are missing" in err) == (2, True), err

@@ -396,32 +396,48 @@ from meanfield_pde.tokens import {module}
 before = {module}.{function}
 def ended(*arguments, **options):
     before(*arguments, **options)
-    os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGHUP)
+    both = signal.SIGTERM, signal.SIGHUP
+    if {together}:
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)
+    for number in both:
+        os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
 {module}.{function} = ended
 main.main()
 """
 
 
 @pytest.mark.parametrize(
-    ("module", "function"), [("code", "simulate_tokens"), ("cloud", "write_tokens")]
+    ("module", "function", "together"),
+    [
+        ("code", "simulate_tokens", False),
+        ("code", "simulate_tokens", True),
+        ("cloud", "write_tokens", False),
+    ],
 )
 def test_a_signal_ends_a_command_that_cannot_go_on(
-    module: str, function: str, write_case: Write, tmp_path: Path
+    module: str, function: str, together: bool, write_case: Write, tmp_path: Path
 ) -> None:
     """One line says what was written by then, whichever signals follow the first."""
     out = tmp_path / "t.npz"
     line = ["tokens", str(write_case(CIRCLE)), "--count", "5", "--until", "1", "--output", str(out)]
     ended = subprocess.run(
-        [sys.executable, "-c", ENDING.format(module=module, function=function), *line],
+        [
+            sys.executable,
+            "-c",
+            ENDING.format(module=module, function=function, together=together),
+            *line,
+        ],
         env=environment(),
         capture_output=True,
         text=True,
     )
     written = f"written before, and whole: {out}" if out.exists() else "no file was written"
     assert out.exists() == (function == "write_tokens")
-    assert ended.stderr == f"meanfield-pde: tokens ended by SIGTERM; {written}\n"
-    assert ended.returncode == 143
+    # Of signals that come together the one of the least number is first.
+    name, code = ("SIGHUP", 129) if together else ("SIGTERM", 143)
+    assert ended.stderr == f"meanfield-pde: tokens ended by {name}; {written}\n"
+    assert ended.returncode == code
 
 
 def test_a_run_after_nohup_goes_on_when_the_terminal_is_closed(

@@ -112,3 +112,14 @@ def test_arguments_of_another_type_are_named():
         assert str(caught.value) == f"solve: {message}"
     with pytest.raises(InputError, match="observers must have the methods started, stepped"):
         solve(ATTENTION, mesh, until=1.0, observers=[3])
+
+
+def test_an_observer_cannot_run_the_simulation_that_calls_it():
+    """It would go beyond the end, and save times twice."""
+
+    class Runner(Observer):
+        def stepped(self, simulation):
+            simulation.run((0.0, 1.0))
+
+    with pytest.raises(InputError, match="a simulation that runs cannot be run"):
+        solve(ATTENTION, circle_mesh(20), until=0.1, observers=[Runner()])
