@@ -277,7 +277,8 @@ def draw_run(
 ) -> list[Path]:
     """Draw all figures of a run, and return their paths."""
     what = Drawing(directory, history, projection, phases, form, times)
-    drawn = (draw(what) for draw in RUN_FIGURES.values())
+    with history.store.kept_open():
+        drawn = [draw(what) for draw in RUN_FIGURES.values()]
     return [path for path in drawn if path is not None]
 
 

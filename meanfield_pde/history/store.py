@@ -6,7 +6,8 @@ Who reads does not know whether they are in memory (`MemoryStore`) or in a file 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -62,6 +63,11 @@ class Store(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Nothing more will be appended for now. Collective."""
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Keep what is read from open in a block that reads many arrays. On a rank of its own."""
+        yield
 
     @property
     def moves(self) -> bool:
