@@ -80,6 +80,11 @@ fields = "none"
 """
 
 
+PLAIN = CASE.replace("[drag]\nmatrix = [[0.0, -0.9], [0.9, 0.0]]\n", "").replace(
+    'kind = "stripe"\nwidth = 0.6', 'kind = "uniform"'
+)
+
+
 def recipe(name: str) -> Any:
     """What the recipe that defines it has under a name."""
     (code,) = (one for one in RECIPES if re.search(rf"^(class |def )?{name}\b", one, re.MULTILINE))
@@ -125,6 +130,9 @@ def test_run_tokens_and_compare_use_what_was_added(
     without = write_case(CASE, ("[[0.0, -0.9], [0.9, 0.0]]", "[[0.0, 0.0], [0.0, 0.0]]"), name="b")
     assert main("tokens", without, "--count", 500, "--output", wrong)[0] == 0
     assert main("compare", out, wrong)[0] == 3
+    code, message = main("limit", case)
+    assert (code, message.count("\n")) == (2, 1)
+    assert "a drag, which depends on the density" in message
 
 
 @pytest.mark.usefixtures("opened")
@@ -206,6 +214,20 @@ def test_the_observables_of_the_page() -> None:
     history = recipe("history")
     assert list(history)[-2:] == ["x4", "upper"]
     assert history["upper"][0] == pytest.approx(1 / np.pi, rel=1e-3)
+
+
+@pytest.mark.draws
+def test_a_figure_of_ones_own_that_fails_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    def draw(what: object) -> Path:
+        raise AttributeError("no such thing")
+
+    monkeypatch.setitem(RUN_FIGURES, "own", draw)
+    code, err = main(
+        "run", write_case(PLAIN), "--until", 0, "--quiet", "--output", tmp_path / "out"
+    )
+    assert (code, err) == (0, "no figures: a figure cannot be drawn (no such thing)\n")
 
 
 @pytest.mark.draws

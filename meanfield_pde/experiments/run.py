@@ -16,7 +16,7 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.experiments.summary import findings, summarise
-from meanfield_pde.figures.failures import drawn_if_possible
+from meanfield_pde.figures.failures import drawing, drawn_if_possible
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checked_text import read_summary, write_summary
@@ -278,7 +278,7 @@ def draw_run(
     """Draw all figures of a run, and return their paths."""
     what = Drawing(directory, history, projection, phases, form, times)
     with history.store.kept_open():
-        drawn = [draw(what) for draw in RUN_FIGURES.values()]
+        drawn = [drawing(draw)(what) for draw in RUN_FIGURES.values()]
     return [path for path in drawn if path is not None]
 
 

@@ -133,7 +133,13 @@ class FixedPoints:
 
 
 def zero_temperature_velocity(layer: Layer) -> Velocity:
-    """V at zero temperature, of N points; InputError if B is singular for one of the heads."""
+    """V at zero temperature, of N points; InputError if B is singular, or it needs the density."""
+    for term in layer.beside:
+        if term.depends_on_density:
+            raise InputError(
+                f"with {term.noun}, which depends on the density, there are no fixed points of one "
+                "velocity to search for"
+            )
     for i, head in enumerate(layer.heads):
         singular = np.linalg.svd(head.key_query, compute_uv=False)
         if not singular[-1] > SINGULAR * singular[0]:
