@@ -42,8 +42,9 @@ class StepSettings:
         growth: bound on dt |V|: the relative error of a growth rate is then dt^2 |V|^2 / 24, 4e-4.
         smallest: a step shorter than this, of the time, is refused: clocks would stand still.
         change: bound on the change of log p_x in a step with a frozen velocity. The error is of
-            second order: half-way times on the circle at beta = 160 to 640 change by 2e-4 from 0.5
-            to 2, and steps are 1.5 times fewer (`tests.benchmarks.adaptivity --part lifetimes`).
+            second order: half-way times on the circle at beta = 160 to 640, with tolerances of 1e-3
+            and 1e-4, change by 2e-4 from 0.5 to 2, and runs are 1.4 to 1.7 times as fast
+            (`tests.benchmarks.adaptivity --part lifetimes`).
         crossed: how often a cell of a cluster may give away its mass in such a step.
         frozen_from: velocities are frozen where that may last this many times longer than a step of
             transport, which asks for them at each stage; below, both take as many steps.
