@@ -30,6 +30,7 @@ from mpi4py import MPI
 
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
+from scipy.interpolate import PchipInterpolator
 from scipy.linalg import subspace_angles
 
 from meanfield_pde.amr.settings import AdaptSettings
@@ -46,6 +47,7 @@ from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.checks import real
 from meanfield_pde.support.old_names import accept_old_keywords
+from meanfield_pde.support.ranks import largest, totals
 from meanfield_pde.support.signals import stop_if_noted
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.theory.phases import HALF, find_phases
@@ -138,44 +140,61 @@ def density_lifetime(
     mesh_settings = AdaptSettings.of(adapt, attention.dimension)
     initial = as_initial(initial)
     evolution = Controller.start(equation, initial, steps=steps, adapt=mesh_settings)
-    comm, least, counts = mesh.comm, list[float](), list[int]()
-
-    def moments(times: np.ndarray) -> np.ndarray:
-        return _moments(evolution, times, comm, least, counts)
-
+    path = _Path(evolution)
     with closing(evolution):
         check_steps([evolution], until, "until", allow_long=allow_long)
-        found = _followed(moments, progress, until, comm)
+        found = _followed(path.moments, progress, until, mesh.comm)
     return Lifetime(
         "density",
         attention.beta,
         volumes.global_cells,
         None,
         **asdict(found),
-        min_cell_width=min(least),
-        most_cells=max(counts),
+        min_cell_width=path.least,
+        most_cells=path.cells,
         log_masses=evolution.extended,
         wall_time=clock.perf_counter() - begun,
     )
 
 
-def _moments(
-    evolution: Controller, times: np.ndarray, comm: MPI.Comm, least: list[float], counts: list[int]
-) -> np.ndarray:
-    """Second moments at the times, followed until then; adds least widths and numbers of cells."""
-    found = []
-    for time in times:
-        evolution.advance(float(time), lambda _: stop_if_noted(comm))
+class _Path:
+    """Second moments along an evolution, which are kept after each step, and interpolated.
+
+    Attributes:
+        least: least width of a cell, or of a patch beside them, so far.
+        cells: most cells of the mesh so far.
+    """
+
+    def __init__(self, evolution: Controller) -> None:
+        """Collective."""
+        self._evolution = evolution
+        self._times, self._found = list[float](), list[np.ndarray]()
+        self.least, self.cells = math.inf, 0
+        self._add(evolution)
+
+    def moments(self, times: np.ndarray) -> np.ndarray:
+        """Second moments at increasing times, followed until then. Collective."""
+        self._evolution.advance(float(times[-1]), self._stepped)
+        if len(self._times) == 1:
+            return np.repeat(self._found[0][None], len(times), axis=0)
+        return np.asarray(PchipInterpolator(self._times, self._found)(times))
+
+    def _stepped(self, evolution: Controller) -> None:
+        stop_if_noted(evolution.state.volumes.comm)
+        self._add(evolution)
+
+    def _add(self, evolution: Controller) -> None:
         here, patches = evolution.state.volumes, evolution.state.patches
         centre, volume = here.centre[: here.owned], here.volume[: here.owned]
-        smallest = comm.allreduce(float(volume.min(initial=math.inf)), MPI.MIN)
+        smallest = -largest(here.comm, -float(volume.min(initial=math.inf)))
         cells = smallest ** (1 / (here.dimension - 1))
-        least.append(min([cells, *(float(patch.widths[-1]) for patch in patches)]))
-        counts.append(here.global_cells)
-        own = np.einsum("c,ci,cj->ij", evolution.masses, centre, centre)
+        narrow = (float(patch.widths[-1]) for patch in patches)
+        self.least = min([self.least, cells, *narrow])
+        self.cells = max(self.cells, here.global_cells)
+        own = totals(here.comm, np.einsum("c,ci,cj->ij", evolution.masses, centre, centre))
         beside = (patch.mass * np.outer(patch.centre, patch.centre) for patch in patches)
-        found.append((comm.allreduce(own) + sum(beside)) / evolution.mass)
-    return np.array(found)
+        self._times.append(evolution.time)
+        self._found.append((own + sum(beside)) / evolution.mass)
 
 
 def token_lifetime(

@@ -1,13 +1,9 @@
 """The controller: a state advanced in time, step by step, layer by layer, mesh by mesh.
 
-Each step is one of three:
-
-    many     velocities that never change: steps of transport in one compiled loop
-    frozen   on an adaptive mesh: transport by the velocity of its middle (`step_control`)
-    plain    an integrator's step, whose stages each ask for the velocity
-
-With noise a step is T(h) D(2h) T(h), of second order (Strang): transport T for half of the step,
-noise D alone for its whole length, and T again. It is no longer than an estimated error allows.
+Where velocities never change, a step is one of transport, many of them in one compiled loop. Where
+they follow the density, it is one by the velocity of its middle, as long as an estimate of its
+error allows (`step_control`), and is tried again where that turns out too long. With noise it is
+a flow of both (`flow`).
 
 On an adaptive mesh the indicators are taken after steps; clusters are extracted into patches, and
 the mesh is changed, by the functions of `amr`, which know of nothing here.
@@ -18,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,26 +33,33 @@ from meanfield_pde.initial.tokens import Tokens
 from meanfield_pde.solver.chosen_integrator import integrator_class
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
-from meanfield_pde.solver.integrator import (
-    Velocity,
-    fitting_step,
-    time_after,
-)
+from meanfield_pde.solver.flow import Flow
+from meanfield_pde.solver.integrator import Velocity, fitting_step, time_after
 from meanfield_pde.solver.masses import LEAVE_DOUBLES, Doubles, ExtendedRange, Masses
 from meanfield_pde.solver.settings import LOG_MASSES
 from meanfield_pde.solver.splitting import longest_split
 from meanfield_pde.solver.state import Arrays, Clocks, Grid, State
-from meanfield_pde.solver.step_control import (
-    StepSettings,
-    longest_frozen,
-    longest_step,
-)
+from meanfield_pde.solver.step_control import Estimate, StepSettings, estimate, longest_crossing
 from meanfield_pde.support.ranks import largest, on_root, total
 
 LOG = logging.getLogger("meanfield_pde")
 
-# The last of several substeps of one length is not to leave a sliver, by rounding.
-_ROUNDING = 1 + 1e-9
+# A step aims at this part of the tolerance, and is at most so many times as long as the one before,
+# and at least so many times as long as one that was refused (as is usual; chosen, not tuned).
+_AIM, _LONGER, _SHORTER = 0.7, 2.0, 0.2
+# Velocities that change by less than this many tolerances of the sums stand still.
+_STILL = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step that was tried: what it leads to, the velocity then, and an estimate of its error."""
+
+    masses: Masses
+    patches: Patches
+    smallest: float
+    velocity: Velocity
+    estimate: Estimate
 
 
 class Controller:
@@ -66,11 +69,10 @@ class Controller:
         equation: what is solved, on the present mesh.
         state: the present one.
         rhs: the right-hand side of the present layer.
-        integrator: that of the present mesh.
+        flow: that of the present mesh.
         steps: what steps are allowed to do.
         adapt: of an adaptive mesh; None where the mesh stays.
         mass: total mass after the last step.
-        frozen: whether the last step had a frozen velocity.
     """
 
     def __init__(
@@ -84,7 +86,6 @@ class Controller:
         self.steps = steps or StepSettings()
         self.adapt = adapt
         self.mass = 1.0
-        self.frozen = False
         self._velocity: Velocity | None = None
         self._announced: set[int] = set()
         self._extended = LOG_MASSES[equation.settings.log_masses]
@@ -92,7 +93,7 @@ class Controller:
             self._extended = False  # noise fills the tails again
         self.state = state
         self._bind_mesh(equation, equation.attention.layers[0])
-        if self._extended and not self.integrator.extended:
+        if self._extended and not self.flow.integrator.extended:
             self.close()
             raise InputError(
                 "solver.log_masses = 'on' needs the compiled rks2; leave the options -ts_... of "
@@ -158,7 +159,7 @@ class Controller:
         """Whether masses are held in the extended range, or will be once doubles run out."""
         if self._extended is not None:
             return self._extended
-        return self.integrator.extended and not self.rhs.fixed
+        return self.flow.integrator.extended and not self.rhs.fixed
 
     def advance(self, until: float, after_step: Callable[[Controller], None] | None = None) -> None:
         """Advance to the time `until` exactly; steps end where a layer does. Collective.
@@ -170,7 +171,7 @@ class Controller:
         for layer, _, end in pieces(self.equation.attention, self.time, until):
             if self.rhs.layer is not layer:
                 self._bind_layer(layer)
-            together = self.rhs.fixed and self.integrator.many_at_once
+            together = self.rhs.fixed and self.flow.integrator.many_at_once
             together = together and not (after_step or self.adapt or self.equation.noise)
             while self.time < end:
                 if not (together and self._take_many(end)):
@@ -183,19 +184,18 @@ class Controller:
     def velocity(self) -> Velocity:
         """The velocity of the present state, which the next step begins with. Collective."""
         if self._velocity is None:
-            self._velocity = self._velocity_of(self.state.masses, self.state.patches)
+            self._velocity = self._velocity_of(self.state.masses, self.state.patches, self.time)
             self._announce()
         return self._velocity
 
     def longest_step(self) -> float:
         """How long a step of transport may be at the present state. Collective."""
-        coefficient, rate = self.integrator.coefficient, self.velocity().rate
-        limit = longest_step(self.rhs, coefficient, rate, self.time, self.steps)
-        if self.equation.noise:
-            # Few lengths of step, so that the noise can use its factorisations again.
-            limit = min(limit, self.state.clocks.split_limit)
-            lengths = self.steps.lengths
-            limit = 2.0 ** (math.floor(lengths * math.log2(limit)) / lengths)
+        limit = min(self.flow.longest_step(self.velocity().rate), self._first_step())
+        if limit < self.steps.smallest * max(1.0, self.time):
+            raise SolverError(
+                f"at t = {self.time:.6g} tokens move so fast that steps would have to be as short "
+                f"as {limit:.1e}; scale attention.value down, or take larger cells"
+            )
         return limit
 
     def indicators(self) -> Indicators:
@@ -219,14 +219,15 @@ class Controller:
 
     def close(self) -> None:
         """Give PETSc's objects back. Collective."""
-        self.integrator.close()
+        self.flow.integrator.close()
         if self.equation.diffusion is not None:
             self.equation.diffusion.close()
 
     def _bind_mesh(self, equation: Equation, layer: Layer) -> None:
-        """Take an equation on the mesh of the state, and an integrator on it."""
+        """Take an equation on the mesh of the state, and the flow on it."""
         self.equation = equation
-        self.integrator = integrator_class()(equation.transport)
+        integrator = integrator_class()(equation.transport)
+        self.flow = Flow(equation.transport, integrator, equation.diffusion, self.steps.courant)
         self._bind_layer(layer)
 
     def _bind_layer(self, layer: Layer) -> None:
@@ -243,13 +244,13 @@ class Controller:
         elif not self.rhs.fixed:
             self._velocity = None
 
-    def _velocity_of(self, masses: Masses, patches: Patches, *, at_points: bool = True) -> Velocity:
-        """The velocity of masses of own cells and of patches. Collective."""
+    def _velocity_of(self, masses: Masses, patches: Patches, time: float) -> Velocity:
+        """The velocity of masses of own cells and of patches, at a time. Collective."""
         log_masses = masses.log
         flux = self.rhs.facet_flux(log_masses, patches)
         rate = largest(self.state.volumes.comm, self.rhs.transport.outflow_rate(flux))
-        field = self.rhs.field(log_masses, patches) if patches and at_points else None
-        return Velocity(flux, rate, field, self.time)
+        field = self.rhs.field(log_masses, patches) if patches else None
+        return Velocity(flux, rate, field, time)
 
     def _announce(self) -> None:
         """Log, once for each layer, how velocities are computed."""
@@ -275,88 +276,84 @@ class Controller:
         self.state = replace(self.state, masses=masses)
 
     def _take_step(self, until: float) -> None:
-        noise, remaining = self.equation.diffusion, until - self.time
-        if noise is None:
-            dt, smallest = self._transport(remaining, self.adapt)
-            self._choose_format(smallest)
-        else:
-            if self.step % self.steps.splitting_every == 0:
-                self._estimate_splitting(noise, remaining / 2)
-            half, _ = self._transport(remaining / 2)
-            self._diffuse(noise, 2 * half)
-            done = 0.0
-            while half - done > 1e-14 * half:  # in several steps where the flow has become faster
-                done += self._transport(half - done)[0]
-            dt = 2 * half
+        clocks, steps, noise = self.state.clocks, self.steps, self.equation.diffusion
+        if noise is not None:
+            limited_before = noise.limited
+            if self.step % steps.splitting_every == 0:
+                self._estimate_splitting()
+        planned = self._planned()
+        dt = fitting_step(until - self.time, planned)
+        rejected = 0
+        while (step := self._tried(dt)).estimate.error > steps.tolerance:
+            rejected += 1
+            dt *= max(_SHORTER, self._change_of_length(step.estimate.error))
+            planned = dt = self._rounded(dt)
+            if dt < steps.smallest * max(1.0, self.time):
+                raise SolverError(
+                    f"at t = {self.time:.6g} no step has an error per time below "
+                    f"steps.tolerance = {steps.tolerance:g}, down to dt = {dt:.1e}"
+                )
+        # A step that ends sooner, at a saved time, says nothing against the length that was planned.
+        length = max(planned, dt * min(_LONGER, self._change_of_length(step.estimate.error)))
+        resolved = steps.growth / max(step.estimate.growth, 1e-300)
+        length = min(length, max(self._first_step(), resolved))
+        clocks = replace(self.state.clocks, length=length, rejected=clocks.rejected + rejected)
+        if noise is not None:
+            counted = clocks.limited + noise.limited - limited_before
+            clocks = replace(clocks, noise_step=noise.first, limited=counted)
+        self._change(step.masses, step.patches)
+        self._velocity = self._velocity if self.rhs.fixed else step.velocity
+        self.state = replace(self.state, clocks=clocks)
+        self._choose_format(step.smallest)
         self._count(1, time_after(self.time, dt, until), dt)
 
-    def _transport(
-        self, remaining: float, adapt: AdaptSettings | None = None
-    ) -> tuple[float, float]:
-        """Let transport act for some of the time that remains. Collective.
+    def _planned(self) -> float:
+        """How long the next step is to be. Collective."""
+        clocks, steps = self.state.clocks, self.steps
+        if self.rhs.fixed:
+            longest = self.longest_step()
+            if self.equation.noise:
+                longest = min(2 * clocks.split_limit, self._first_step())
+        else:
+            longest = clocks.length or self._first_step()
+            if self.adapt is not None:
+                given = self.masses, self.velocity(), self.adapt.indicators.cluster_mass
+                longest = min(longest, longest_crossing(self.rhs, *given, steps.crossed))
+        return self._rounded(longest)
 
-        Args:
-            remaining: at most this long.
-            adapt: of a mesh on which velocities may be frozen.
+    def _first_step(self) -> float:
+        return self.steps.growth / max(self.rhs.speed, 1e-300)
 
-        Returns:
-            For how long it has acted, and -log of the smallest mass then.
-        """
-        limit, velocity, state = self.longest_step(), self.velocity(), self.state
-        self.frozen = False
-        if adapt is not None and not self.rhs.fixed:
-            patches = state.patches
-            longest = longest_frozen(self.rhs, self.masses, velocity, patches, self.steps, adapt)
-            if patches or longest > self.steps.frozen_from * limit:
-                dt = fitting_step(remaining, longest)
-                smallest = self._frozen_step(velocity, dt)
-                self.frozen = smallest is not None
-                if smallest is not None:
-                    return dt, smallest
-        dt = fitting_step(remaining, limit)
-        velocity_of = None if self.rhs.fixed else self._stage_velocity
-        while (found := self.integrator.step(state.masses, velocity, velocity_of, dt)) is None:
-            clocks = self.state.clocks
-            self.state = replace(self.state, clocks=replace(clocks, rejected=clocks.rejected + 1))
-            dt /= 2
-            if dt < self.steps.smallest * max(1.0, self.time):
-                raise SolverError(
-                    f"at t = {self.time:.6g} no step keeps the density non-negative, down to "
-                    f"dt = {dt:.1e}; please report the case"
-                )
-        self._change(found[0], self._moved(state.patches, velocity, dt))
-        return dt, found[1]
+    def _rounded(self, length: float) -> float:
+        """The next length below it that steps may have."""
+        return float(2.0 ** (math.floor(self.steps.lengths * math.log2(length)) / self.steps.lengths))
 
-    def _stage_velocity(self, masses: Masses) -> Velocity:
-        return self._velocity_of(masses, self.state.patches, at_points=False)
+    def _change_of_length(self, error: float) -> float:
+        """By what a length has to be multiplied for the error that is aimed at, of second order."""
+        return math.sqrt(_AIM * self.steps.tolerance / max(error, 1e-300))
 
-    def _frozen_step(self, velocity: Velocity, dt: float) -> float | None:
-        """Take a step with the velocity of its middle; None where it is too long. Collective."""
-        masses, patches = self.state.masses, self.state.patches
-        half = self._flow(masses, velocity, dt / 2)
-        if half is None:
-            return None
-        middle = self._velocity_of(half[0], self._moved(patches, velocity, dt / 2))
-        whole = self._flow(masses, middle, dt)
-        if whole is None:
-            return None
-        self._change(whole[0], self._moved(patches, middle, dt))
-        return whole[1]
+    def _tried(self, dt: float) -> _Step:
+        """A step with the velocity of its middle. Collective."""
+        masses, patches, first = self.state.masses, self.state.patches, self.velocity()
+        if self.rhs.fixed:
+            found, smallest = self._flow(masses, first, dt)
+            return _Step(found, self._moved(patches, first, dt), smallest, first, Estimate(0.0, 0.0))
+        half, _ = self._flow(masses, first, dt / 2)
+        beside = self._moved(patches, first, dt / 2)
+        middle = self._velocity_of(half, beside, self.time + dt / 2)
+        found, smallest = self._flow(masses, middle, dt)
+        patches = self._moved(patches, middle, dt)
+        last = self._velocity_of(found, patches, self.time + dt)
+        given = self.rhs, found.doubles, patches, (first, middle, last)
+        still = _STILL * self.equation.settings.tolerance
+        return _Step(found, patches, smallest, last, estimate(*given, dt, still))
 
-    def _flow(
-        self, masses: Masses, velocity: Velocity, duration: float
-    ) -> tuple[Masses, float] | None:
-        """The masses after a time in a frozen velocity, in equal substeps. Collective."""
-        accurate = self.integrator.coefficient * self.steps.courant_of(self.rhs)
-        count = max(1, math.ceil(duration * velocity.rate / accurate))
-        limit, time = duration / count * _ROUNDING, 0.0
-        smallest = 0.0
-        while time < duration:
-            found = self.integrator.many(masses, velocity, time, duration, limit)
-            if not found.steps:
-                return None
-            masses, time, smallest = found.masses, found.time, found.smallest
-        return masses, smallest
+    def _flow(self, masses: Masses, velocity: Velocity, time: float) -> tuple[Masses, float]:
+        clocks = self.state.clocks
+        if self.equation.diffusion is not None:
+            self.equation.diffusion.first = clocks.noise_step
+            self.equation.diffusion.error = self.steps.diffusion
+        return self.flow(masses, velocity, time, clocks.split_limit)
 
     def _moved(self, patches: Patches, velocity: Velocity, time: float) -> Patches:
         if velocity.field is None:
@@ -370,19 +367,10 @@ class Controller:
         if not self.rhs.fixed:
             self._velocity = None
 
-    def _diffuse(self, noise: Diffusion, length: float) -> None:
-        clocks, limited_before = self.state.clocks, noise.limited
-        noise.first, noise.error = clocks.noise_step, self.steps.diffusion
-        masses = Doubles(noise.advance(self.masses, length))
-        counted = clocks.limited + noise.limited - limited_before
-        clocks = replace(clocks, noise_step=noise.first, limited=counted)
-        self._change(masses, self.state.patches)
-        self.state = replace(self.state, clocks=clocks)
-
     def _take_many(self, until: float) -> bool:
         """Steps of one length, taken at once, as `_take_step` would; whether there were any."""
         limit = self.longest_step()
-        found = self.integrator.many(self.state.masses, self.velocity(), self.time, until, limit)
+        found = self.flow.integrator.many(self.state.masses, self.velocity(), self.time, until, limit)
         if found.steps:
             self._change(found.masses, self.state.patches)
             self._count(found.steps, found.time, found.last)
@@ -396,14 +384,16 @@ class Controller:
         self.mass = total(self.state.volumes.comm, float(self.masses.sum()))
         self.mass += self.state.patch_mass
 
-    def _estimate_splitting(self, noise: Diffusion, longest: float) -> None:
+    def _estimate_splitting(self) -> None:
         """Set `split_limit` at the present state. Collective."""
+        noise, clocks = self.equation.diffusion, self.state.clocks
+        assert noise is not None
         self._set_split_limit(math.inf)
         if self.rhs.speed > 0:
-            length = fitting_step(longest, self.longest_step())
-            given = self.masses, self.velocity().flux, length, self.steps.splitting
-            noise.first = self.state.clocks.noise_step
-            self._set_split_limit(longest_split(self.rhs.transport, noise, *given))
+            length = self._rounded(min(clocks.length or math.inf, self._first_step())) / 2
+            noise.first, noise.error = clocks.noise_step, self.steps.diffusion
+            given = self.masses, self.velocity(), length, self.steps.splitting
+            self._set_split_limit(longest_split(self.flow, *given))
 
     def _set_split_limit(self, limit: float) -> None:
         clocks = replace(self.state.clocks, split_limit=limit)
@@ -412,8 +402,8 @@ class Controller:
     def _adapt(self, adapt: AdaptSettings) -> None:
         """Extract clusters into patches, and change the mesh if it has to be. Collective."""
         clocks, comm = self.state.clocks, self.state.volumes.comm
-        short = clocks.last_dt * self.rhs.speed < adapt.short_step
-        if short and not self.frozen and clocks.step % adapt.check_every:
+        short = self.rhs.fixed and clocks.last_dt * self.rhs.speed < adapt.short_step
+        if short and clocks.step % adapt.check_every:
             return
         width = 0.0 if self.equation.noise else patch_width(self.rhs.layer, adapt.patches)
         if width:

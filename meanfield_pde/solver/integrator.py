@@ -1,10 +1,15 @@
-"""Integrators: masses after a step of transport, by velocities that follow the state or are frozen.
+"""Integrators: masses after steps of transport by a velocity that stands still.
 
-`SSPRungeKutta` is PETSc's strong-stability-preserving method rks2, compiled. With s stages, a step
-of length dt is s forward Euler steps of length dt / (s - 1), the last of them mixed with the state
-before, of second order in dt:
+`SSPRungeKutta` is PETSc's strong-stability-preserving method rks2 or rks3, compiled. Either is made
+of s forward Euler steps of length dt / C, the state after one of them mixed with one kept before:
 
-    M_0 = M,     M_k = M_(k-1) + dt / (s - 1) d/dt M_(k-1),     M_new = M / s + (1 - 1/s) M_s.
+    M_k = M_(k-1) + dt / C d/dt M_(k-1),     at k = l:  M_l  <-  w M_j + (1 - w) M_l,
+
+                      s     C        j                    l              w
+    rks2, order 2     s     s - 1    0                    s              1 / s
+    rks3, order 3     n^2   n^2 - n  (n - 1) (n - 2) / 2  n (n + 1) / 2  n / (2 n - 1)
+
+(Ketcheson, SIAM J. Sci. Comput. 30, 2008).
 
 `PetscIntegrator` is PETSc's TS as its options choose it (`-ts_...`), of the same interface. Either
 is a convex combination of forward Euler steps of length dt / C, C the SSP coefficient, and keeps
@@ -12,17 +17,15 @@ masses non-negative as long as each of these does:
 
     dt / C x outflow rate <= the limit of the scheme (a CFL condition).
 
-The velocity changes with the density, so the rate is looked at before every stage, and a step in
-which it exceeds the limit has no result; the controller tries a shorter one.
+How the velocity follows the density is no matter of theirs: see `step_control`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from mpi4py import MPI
 from petsc4py import PETSc
@@ -39,7 +42,7 @@ from meanfield_pde.support.ranks import largest
 from meanfield_pde.support.timings import timed
 
 MOST_STAGES = 1000  # (1000 - 1) / 1000 of the best that more of them could give
-STAGES = 5  # of rks2 by default, as in PETSc: C = 4 of 5, the more the better, but 5 fit a step
+# PETSc's default. (chosen below)
 # Cells times steps that are taken at once, before Python has a look at signals again: 0.1 s.
 _AT_ONCE = 1_000_000
 
@@ -59,9 +62,6 @@ class Velocity:
     rate: float
     field: Field | None = None
     time: float = 0.0
-
-
-VelocityOf = Callable[[Masses], Velocity]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,33 +105,32 @@ class Integrator(ABC):
 
     @abstractmethod
     def step(
-        self, masses: Masses, velocity: Velocity, velocity_of: VelocityOf | None, dt: float
+        self, masses: Masses, velocity: Velocity, dt: float
     ) -> tuple[Masses, float] | None:
         """Return the masses after a step, with -log of the smallest; None if it is too long.
 
         Args:
             masses: of own cells.
-            velocity: that of these masses.
-            velocity_of: gives the velocity of the masses of a stage; None to freeze it.
+            velocity: stands still.
             dt: length of the step.
         """
 
     def many(
         self, masses: Masses, velocity: Velocity, time: float, until: float, limit: float
     ) -> Steps:
-        """Return what steps with a frozen velocity lead to, as many as are taken at once.
+        """Return what steps lead to, as many as are taken at once.
 
         It stops before a step that is too long, and from time to time.
 
         Args:
             masses: of own cells.
-            velocity: frozen.
+            velocity: stands still.
             time: where they begin.
             until: where to end.
             limit: the longest step.
         """
         dt = fitting_step(until - time, limit)
-        found = self.step(masses, velocity, None, dt)
+        found = self.step(masses, velocity, dt)
         if found is None:
             return Steps(masses, 0, time)
         return Steps(found[0], 1, time_after(time, dt, until), dt, found[1])
@@ -140,41 +139,66 @@ class Integrator(ABC):
         """Give PETSc's objects back."""
 
 
+class Method(NamedTuple):
+    """A method of the table above."""
+
+    stages: int
+    coefficient: float
+    kept: int
+    mixed: int
+    share: float
+
+
+def rks2(stages: int) -> Method:
+    """PETSc's rks2."""
+    return Method(stages, stages - 1.0, 0, stages, 1 / stages)
+
+
+def rks3(root: int) -> Method:
+    """PETSc's rks3, of root^2 stages."""
+    kept, mixed = (root - 1) * (root - 2) // 2, root * (root + 1) // 2
+    return Method(root**2, float(root**2 - root), kept, mixed, root / (2 * root - 1))
+
+
+METHOD = rks3(3)
+
+
 class SSPRungeKutta(Integrator):
-    """The compiled rks2.
+    """The compiled rks2 or rks3.
 
     Attributes:
-        coefficient: s - 1.
-        stages: s.
+        coefficient: C.
+        method: which.
     """
 
     many_at_once = True
 
-    def __init__(self, transport: Transport, stages: int = STAGES) -> None:
+    def __init__(self, transport: Transport, method: Method = METHOD) -> None:
         super().__init__(transport)
-        self.stages = stages
-        self.coefficient = stages - 1.0
+        self.method = method
+        self.coefficient = method.coefficient
 
     def step(
-        self, masses: Masses, velocity: Velocity, velocity_of: VelocityOf | None, dt: float
+        self, masses: Masses, velocity: Velocity, dt: float
     ) -> tuple[Masses, float] | None:
         """Return the masses after a step; see `Integrator`."""
         transport, length = self._transport, dt / self.coefficient
-        before, masses = masses, masses.copy()
-        for stage in range(1, self.stages + 1):
-            if stage > 1 and velocity_of is not None:
-                velocity = velocity_of(masses)
-            if not velocity.rate * length <= transport.scheme.positive:
-                return None
-            share = 1.0 / stage if stage == self.stages else 0.0
-            masses.euler(transport, velocity.flux, length, before, share)
+        if not velocity.rate * length <= transport.scheme.positive:
+            return None
+        method = self.method
+        kept, masses = masses, masses.copy()
+        for stage in range(1, method.stages + 1):
+            share = method.share if stage == method.mixed else 0.0
+            masses.euler(transport, velocity.flux, length, kept, share)
+            if stage == method.kept:
+                kept = masses.copy()
         return checked(masses, transport.volumes.comm)
 
     @timed("Transport")
     def many(
         self, masses: Masses, velocity: Velocity, time: float, until: float, limit: float
     ) -> Steps:
-        """Return what steps with a frozen velocity lead to; see `Integrator`."""
+        """Return what steps lead to; see `Integrator`."""
         transport = self._transport
         if not (isinstance(masses, Doubles) and transport.volumes.comm.size == 1):
             return super().many(masses, velocity, time, until, limit)
@@ -182,11 +206,11 @@ class SSPRungeKutta(Integrator):
             return Steps(masses, 0, time)
         masses = masses.copy()
         most = max(1, _AT_ONCE // len(transport.volumes.volume))
-        room = np.empty_like(masses.values)
-        arrays = masses.values, room, velocity.flux
+        before, kept = np.empty_like(masses.values), np.empty_like(masses.values)
+        arrays = masses.values, before, kept, velocity.flux
         span = time, until, limit
         taken, now, last, smallest = _steps(
-            *arrays, *span, self.stages, most, transport.facets, *transport.arrays
+            *arrays, *span, *self.method, most, transport.facets, *transport.arrays
         )
         return Steps(masses, taken, now, last, smallest)
 
@@ -214,9 +238,7 @@ class PetscIntegrator(Integrator):
         ts.setMaxTime(1e300)  # PETSc wants a limit; ours is the controller's
         ts.setExactFinalTime(PETSc.TS.ExactFinalTime.STEPOVER)
         self.coefficient = ssp_coefficient(ts)
-        self._velocity: Velocity | None = None
-        self._velocity_of: VelocityOf | None = None
-        self._rate = 0.0
+        self._flux = np.zeros(0)
         self._failure: BaseException | None = None
 
     @classmethod
@@ -225,7 +247,7 @@ class PetscIntegrator(Integrator):
         configured_ts(MPI.COMM_SELF).destroy()
 
     def step(
-        self, masses: Masses, velocity: Velocity, velocity_of: VelocityOf | None, dt: float
+        self, masses: Masses, velocity: Velocity, dt: float
     ) -> tuple[Masses, float] | None:
         """Return the masses after a step; see `Integrator`."""
         if not isinstance(masses, Doubles):
@@ -233,8 +255,10 @@ class PetscIntegrator(Integrator):
                 "masses below the range of doubles are evolved by the compiled rks2 only; leave "
                 "the options -ts_... of PETSc out, or say solver.log_masses = 'off'"
             )
+        if not velocity.rate * dt / self.coefficient <= self._transport.scheme.positive:
+            return None
         self._masses[:] = masses.values
-        self._velocity, self._velocity_of, self._rate = velocity, velocity_of, velocity.rate
+        self._flux = velocity.flux
         self._ts.setTime(velocity.time)
         self._ts.setTimeStep(dt)
         try:
@@ -242,8 +266,6 @@ class PetscIntegrator(Integrator):
         except PETSc.Error as error:
             # PETSc reports an exception in the right-hand side as an opaque error of its own.
             raise self._failure or SolverError(f"PETSc TS failed: {error}") from error
-        if not self._rate * dt / self.coefficient <= self._transport.scheme.positive:
-            return None
         return checked(Doubles(self._masses.copy()), self._transport.volumes.comm)
 
     def close(self) -> None:
@@ -253,22 +275,10 @@ class PetscIntegrator(Integrator):
 
     def _right_hand_side(self, ts: PETSc.TS, time: float, state: PETSc.Vec, out: PETSc.Vec) -> None:
         try:
-            # A stage of a step that is too long may be negative; the step has no result then.
-            masses = state.array_r
-            velocity = self._velocity
-            if velocity is None:
-                velocity = self._next_velocity(np.maximum(masses, 0.0))
-            self._rate = max(self._rate, velocity.rate)
-            if self._velocity_of is not None:
-                self._velocity = None  # it was that of the first stage
-            self._transport.rate_of_change(masses, velocity.flux, out.array)
+            self._transport.rate_of_change(state.array_r, self._flux, out.array)
         except BaseException as error:  # PETSc would hide it; `step` raises it
             self._failure = error
             raise
-
-    def _next_velocity(self, masses: np.ndarray) -> Velocity:
-        assert self._velocity_of is not None
-        return self._velocity_of(Doubles(masses))
 
 
 def checked(masses: Masses, comm: MPI.Comm) -> tuple[Masses, float] | None:
@@ -303,7 +313,7 @@ def ssp_coefficient(ts: PETSc.TS) -> float:
         )
     options = PETSc.Options()
     method = options.getString("ts_ssp_type", "rks2")
-    default = {"rks2": STAGES, "rks3": 9, "rk104": 10}.get(method, STAGES)
+    default = {"rks2": 5, "rks3": 9, "rk104": 10}.get(method, 5)
     stages = options.getInt("ts_ssp_num_stages", default)
     if stages > MOST_STAGES:
         raise InputError(f"-ts_ssp_num_stages {stages}: choose at most {MOST_STAGES} stages")
@@ -336,7 +346,8 @@ def time_after(time: float, dt: float, until: float) -> float:
 
 @kernel
 def _steps(
-    masses, before, flux, time, until, limit, stages, most, facets,
+    masses, before, kept, flux, time, until, limit,
+    stages, coefficient, keep, mixed, weight, most, facets,
     volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
     density, log_density, factors, change,
 ):  # fmt: skip
@@ -344,14 +355,17 @@ def _steps(
     while taken < most and time < until:
         dt = fitting_step(until - time, limit)
         for c in range(masses.size):  # assigned as a whole, it would take a second to compile
-            before[c] = masses[c]
+            before[c] = kept[c] = masses[c]
         for stage in range(1, stages + 1):
-            share = 1.0 / stage if stage == stages else 0.0
+            share = weight if stage == mixed else 0.0
             euler_alone(
-                masses, flux, dt / (stages - 1), before, share, facets,
+                masses, flux, dt / coefficient, kept, share, facets,
                 volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
                 density, log_density, factors, change,
             )  # fmt: skip
+            if stage == keep:
+                for c in range(masses.size):
+                    kept[c] = masses[c]
         smallest = flush_and_check(masses)
         if smallest == np.inf:
             for c in range(masses.size):

@@ -1,6 +1,6 @@
 """How far transport and noise may act one after the other: the error of the splitting, estimated.
 
-With the fluxes held fixed T is cheap, and the two symmetric orders
+While the velocity stands still transport is cheap, and the two symmetric orders
 
     T(h) D(2h) T(h)     and     D(h) T(2h) D(h)
 
@@ -12,46 +12,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from meanfield_pde.solver.diffusion import Diffusion
-from meanfield_pde.solver.transport import Transport
-
-# Forward Euler steps in T(h), doubled until masses stay positive (chosen, not tuned).
-_EULER_STEPS = 6
+from meanfield_pde.solver.flow import Flow
+from meanfield_pde.solver.integrator import Velocity
+from meanfield_pde.solver.masses import Doubles
+from meanfield_pde.support.ranks import total
 
 
 def longest_split(
-    transport: Transport,
-    noise: Diffusion,
-    masses: np.ndarray,
-    flux: np.ndarray,
-    length: float,
-    bound: float,
+    flow: Flow, masses: np.ndarray, velocity: Velocity, length: float, bound: float
 ) -> float:
     """The length h with an error of this bound, estimated at another length. Collective.
 
     Args:
-        transport: what carries the masses.
-        noise: the diffusion.
+        flow: transport and noise.
         masses: of own cells.
-        flux: through the facets, held fixed.
+        velocity: stands still.
         length: h at which the error is estimated.
         bound: on the error, in total variation.
     """
-    count, rate = _EULER_STEPS, transport.outflow_rate(flux)
-    while rate * length / count > transport.scheme.positive:
-        count *= 2
-    comm = transport.volumes.comm
-    count = max(comm.allgather(count))
+    noise = flow.noise
+    assert noise is not None
 
-    def transported(given: np.ndarray, steps: int) -> np.ndarray:
-        result, change = given.copy(), np.empty_like(given)
-        for _ in range(steps):
-            transport.rate_of_change(result, flux, change)
-            result = np.maximum(result + length / count * change, 0.0)
-        return result
+    def carried(given: np.ndarray, time: float) -> np.ndarray:
+        return flow.carried(Doubles(given), velocity, time)[0].doubles
 
-    first = transported(noise.advance(transported(masses, count), 2 * length), count)
-    inside = transported(noise.advance(masses, length, 2), 2 * count)
+    first = carried(noise.advance(carried(masses, length), 2 * length), length)
+    inside = carried(noise.advance(masses, length, 2), 2 * length)
     second = noise.advance(inside, length, 2)
-    error = comm.allreduce(float(np.abs(first - second).sum()))
+    error = total(flow.transport.volumes.comm, float(np.abs(first - second).sum()))
     return float(length * np.cbrt(bound / max(error, 1e-300)))

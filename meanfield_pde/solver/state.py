@@ -41,6 +41,7 @@ class Clocks:
         limited: number of steps of noise that had to be limited.
         regrids: how often the mesh was changed.
         last_dt: length of the last step.
+        length: how long the next step may be by the error of the last; 0 if there is none yet.
         split_limit: longest time for which transport may act without noise, as last estimated.
         noise_step: length of a first step of noise, from which the next is chosen.
     """
@@ -51,6 +52,7 @@ class Clocks:
     limited: int = 0
     regrids: int = 0
     last_dt: float = 0.0
+    length: float = 0.0
     split_limit: float = math.inf
     noise_step: float = math.inf
 

@@ -1,36 +1,44 @@
-"""Length of a step: how long transport may take, and for how long velocities may be frozen.
+"""Length of a step: an error estimate for velocities that stand still while the mass moves.
 
-A step moves mass by less than a cell (CFL), and resolves the growth of a density that hardly moves
-yet, whose outflow rate says nothing: rates of growth are of the order |V|.
-
-On an adaptive mesh cells in a cluster are far narrower than the attention kernel. What moves among
-them changes no velocity, so these are frozen while transport alone takes as many substeps as the
-cells want. With L(M) the transport by the velocities that M has,
+With exp(t L(M)) the flow by the velocities that masses M have (`flow`), a step is
 
     M_half = exp(dt/2 L(M)) M,     M_new = exp(dt L(M_half)) M,
 
-of second order in dt. A token at x attends to y with the share p_x(y) ~ M(y) exp(<w, y>),
-w = beta B^T x, and while y moves at the speed s the logarithm of its share changes by at most
-|w| s dt. That is kept below a bound, s being the mean (sum M |v|^4)^(1/4): near the largest speed,
-but not that of a trace of mass. And no cell of a cluster gives its mass away more than a few times,
-so that the mesh can follow a cluster that travels.
+of second order in dt, with two attention sums: the velocity of M_new is that with which the next
+step begins. It also tells the error. If q, q_half and q_new are the fluxes of the three states, the
+mean of the velocity over the step is by Simpson's rule (q + 4 q_half + q_new) / 6, so that the step
+was taken with fluxes wrong by
+
+    d = (q - 2 q_half + q_new) / 6,
+
+of second order in dt: masses are wrong by dt times the divergence of d rho, and log rho, along
+characteristics, by dt times the divergence of d. The error of a step per unit of time,
+
+    sum over cells |div (d rho)| + mean over the surface |div d| + sum over patches M |d v| / l,
+
+l the width of the attention kernel, is kept below the tolerance. Its first term is the distance in
+total variation; the second counts tails, which hold no mass, and decide when the metastable phase
+ends; the third is that of clusters in patches, which have no width to speak of.
+
+Transport inside a step takes as many substeps as the cells want. On an adaptive mesh no cell of a
+cluster gives its mass away more than a few times, so that the mesh can follow a cluster that
+travels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from meanfield_pde.amr.patches import Patches
-from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.attention.heads import inverse_kernel_width_squared
-from meanfield_pde.errors import SolverError
 from meanfield_pde.solver.diffusion import ERROR_PER_STEP
 from meanfield_pde.solver.equation import RightHandSide
 from meanfield_pde.solver.integrator import Velocity
 from meanfield_pde.support.arguments import check_settings
-from meanfield_pde.support.ranks import largest, total
+from meanfield_pde.support.ranks import largest, totals
 
 
 @dataclass(frozen=True)
@@ -38,97 +46,104 @@ class StepSettings:
     """What steps are allowed to do.
 
     Attributes:
-        courant: dt / C x outflow rate at which steps are taken; None for that of the scheme.
-        growth: bound on dt |V|: the relative error of a growth rate is then dt^2 |V|^2 / 24, 4e-4.
+        tolerance: bound on the error of steps per unit of time, see above.
+        growth: bound on dt times the rate of growth: its relative error is dt^2 rate^2 / 24, 4e-4.
+        courant: dt / C x outflow rate at which steps of transport are taken; None for that of the
+            scheme.
+        crossed: how often a cell of a cluster may give away its mass in a step.
         smallest: a step shorter than this, of the time, is refused: clocks would stand still.
-        change: bound on the change of log p_x in a step with a frozen velocity. The error is of
-            second order: half-way times on the circle at beta = 160 to 640, with tolerances of 1e-3
-            and 1e-4, change by 2e-4 from 0.5 to 2, and runs are 1.4 to 1.7 times as fast
-            (`tests.benchmarks.adaptivity --part lifetimes`).
-        crossed: how often a cell of a cluster may give away its mass in such a step.
-        frozen_from: velocities are frozen where that may last this many times longer than a step of
-            transport, which asks for them at each stage; below, both take as many steps.
         splitting: bound on the error of a step by the splitting of transport and noise, in total
             variation; the whole mass is one.
         diffusion: bound on the error of a step of noise, in total variation.
         splitting_every: steps between estimates of that error, which cost as much as two.
-        lengths: with noise steps have one of n lengths between any number and its double, so
-            that factorisations are used again.
+        lengths: steps have one of n lengths between any number and its double: factorisations of
+            noise are used again, and rounding, which differs with the number of ranks, is not seen.
     """
 
-    courant: float | None = None
+    tolerance: float = 2e-3
     growth: float = 0.1
-    smallest: float = 1e-12
-    change: float = 2.0
+    courant: float | None = None
     crossed: float = 4.0
-    frozen_from: float = 1.5
+    smallest: float = 1e-12
     splitting: float = 1e-5
     diffusion: float = ERROR_PER_STEP
     splitting_every: int = 10
     lengths: int = 8
 
     def __post_init__(self) -> None:
-        check_settings(self, "steps.", zero=["frozen_from"], infinite=["frozen_from"])
-
-    def courant_of(self, rhs: RightHandSide) -> float:
-        """The number at which steps of transport are taken."""
-        return rhs.transport.scheme.accurate if self.courant is None else self.courant
+        check_settings(self, "steps.")
 
 
-def longest_step(
-    rhs: RightHandSide, coefficient: float, rate: float, time: float, steps: StepSettings
-) -> float:
-    """Return how long a step of transport may be.
+@dataclass(frozen=True)
+class Estimate:
+    """What the velocities of the three states of a step say.
+
+    Attributes:
+        error: of the step, per unit of time.
+        growth: rate at which velocities change the faster the more they have changed, as they do
+            where a density hardly moves yet; 0 where they stand still.
+    """
+
+    error: float
+    growth: float
+
+
+def estimate(
+    rhs: RightHandSide,
+    masses: np.ndarray,
+    patches: Patches,
+    velocities: Sequence[Velocity],
+    dt: float,
+    noise: float,
+) -> Estimate:
+    """Return the error of a step, and the rate of growth, from the velocities of its three states.
+
+    Collective.
 
     Args:
         rhs: the right-hand side.
-        coefficient: SSP coefficient of the method.
-        rate: outflow rate, the largest of all cells.
-        time: at which it starts.
-        steps: the bounds.
+        masses: of own cells, after the step.
+        patches: beside them.
+        velocities: of the state before the step, in its middle, after it.
+        dt: length of the step.
+        noise: change of velocities in a unit of time, relative to their bound, that is none.
     """
-    limit = longest_growth(rhs, steps)
-    if rate > 0:
-        limit = min(limit, coefficient * steps.courant_of(rhs) / rate)
-    if limit < steps.smallest * max(1.0, time):
-        raise SolverError(
-            f"at t = {time:.6g} tokens move so fast that steps would have to be as short "
-            f"as {limit:.1e}; scale attention.value down, or take larger cells"
-        )
-    return limit
+    volumes = rhs.transport.volumes
+    first, middle, last = velocities
+    bent = first.flux - 2 * middle.flux + last.flux
+    change = np.empty(volumes.owned)
+    rhs.transport.rate_of_change(masses, bent, change)
+    outflow = (volumes.cell_signs * bent[volumes.cell_facets]).sum(axis=1)
+    moved = np.abs(last.flux - first.flux)
+    own = volumes.volume[: volumes.owned]
+    sums = np.array(
+        [np.abs(one).sum() for one in (change, outflow, own, bent, moved, volumes.facet_length)]
+    )
+    shifted, tail, surface, bend, move, length = totals(volumes.comm, sums)
+    error = (shifted + tail / surface) / 6
+    if patches:
+        centres = np.array([patch.centre for patch in patches])
+        mass = np.array([patch.mass for patch in patches])
+        fields = [one.field(centres) for one in velocities if one.field is not None]
+        way = np.linalg.norm(fields[0] - 2 * fields[1] + fields[2], axis=1)
+        error += float(mass @ way) / 6 * inverse_kernel_width_squared(rhs.layer) ** 0.5
+    still = move <= noise * rhs.speed * length * dt
+    return Estimate(error, 0.0 if still else 4 * bend / (move * dt))
 
 
-def longest_growth(rhs: RightHandSide, steps: StepSettings) -> float:
-    """Return how long a step may be wherever the mass is."""
-    return steps.growth / max(rhs.speed, 1e-300)
-
-
-def longest_frozen(
-    rhs: RightHandSide,
-    masses: np.ndarray,
-    velocity: Velocity,
-    patches: Patches,
-    steps: StepSettings,
-    adapt: AdaptSettings,
+def longest_crossing(
+    rhs: RightHandSide, masses: np.ndarray, velocity: Velocity, cluster: float, crossed: float
 ) -> float:
-    """Return for how long velocities may be frozen. Collective.
+    """Return the time in which a cell of a cluster gives its mass away a few times. Collective.
 
     Args:
         rhs: the right-hand side.
         masses: of own cells.
         velocity: of the state.
-        patches: beside the cells.
-        steps: the bounds.
-        adapt: says which cells are those of a cluster.
+        cluster: the mass from which on a cell belongs to one.
+        crossed: how many times.
     """
     volumes = rhs.transport.volumes
-    fourth = total(volumes.comm, float(masses @ volumes.speed(velocity.flux) ** 4))
-    if velocity.field is not None:
-        speeds = (velocity.field(np.array([patch.centre for patch in patches])) ** 2).sum(axis=1)
-        fourth += float(np.array([patch.mass for patch in patches]) @ speeds**2)
-    mean = fourth**0.25
-    cluster = masses > adapt.indicators.cluster_mass
-    crossed = np.max(volumes.outflow(velocity.flux).sum(axis=1), where=cluster, initial=0.0)
-    change = inverse_kernel_width_squared(rhs.layer) * mean / steps.change
-    crossing = largest(volumes.comm, float(crossed)) / steps.crossed
-    return min(longest_growth(rhs, steps), 1 / max(change, crossing, 1e-300))
+    outflow = volumes.outflow(velocity.flux).sum(axis=1)
+    most = float(np.max(outflow, where=masses > cluster, initial=0.0))
+    return crossed / max(largest(volumes.comm, most), 1e-300)

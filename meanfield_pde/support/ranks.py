@@ -8,6 +8,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+import numpy as np
+
 from meanfield_pde.errors import MeanfieldError, SolverError
 
 
@@ -29,6 +31,11 @@ def on_root[Result](comm: MPI.Comm, function: Callable[..., Result], *arguments:
 def total(comm: MPI.Comm, value: float) -> float:
     """The sum over the ranks; a rank alone asks nobody. Collective."""
     return value if comm.size == 1 else float(comm.allreduce(value))
+
+
+def totals(comm: MPI.Comm, values: np.ndarray) -> np.ndarray:
+    """The sums over the ranks of several numbers. Collective."""
+    return values if comm.size == 1 else np.asarray(comm.allreduce(values))
 
 
 def largest(comm: MPI.Comm, value: float) -> float:

@@ -15,7 +15,6 @@ from scipy.signal import savgol_filter
 from meanfield_pde import Attention, Component, VonMises, circle_mesh, solve, sphere_mesh
 from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.simulation import Simulation
-from meanfield_pde.solver.step_control import longest_frozen, longest_growth
 from tests.benchmarks.moving_arcs import Arcs
 from tests.benchmarks.tables import Table
 
