@@ -1,9 +1,8 @@
 """The controller: a state advanced in time, step by step, layer by layer, mesh by mesh.
 
 Where velocities never change, a step is one of transport, many of them in one compiled loop. Where
-they follow the density, it is one by the velocity of its middle, as long as an estimate of its
-error allows (`step_control`), and is tried again where that turns out too long. With noise it is
-a flow of both (`flow`).
+they follow the density, it is as long as an estimate of its error allows, and is tried again where
+that turns out too long (`step_control`).
 
 On an adaptive mesh the indicators are taken after steps; clusters are extracted into patches, and
 the mesh is changed, by the functions of `amr`, which know of nothing here.
@@ -20,7 +19,7 @@ import numpy as np
 
 from meanfield_pde.amr.extraction import extract, joined, patch_width, point_patches, retire
 from meanfield_pde.amr.indicators import Indicators
-from meanfield_pde.amr.patches import Patches, moved
+from meanfield_pde.amr.patches import Field, Patches, moved
 from meanfield_pde.amr.regrid import limited, mark, regrid
 from meanfield_pde.amr.remap import Remap
 from meanfield_pde.amr.settings import AdaptSettings
@@ -31,7 +30,6 @@ from meanfield_pde.initial.given import InitialLike
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.initial.tokens import Tokens
 from meanfield_pde.solver.chosen_integrator import integrator_class
-from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.flow import Flow
 from meanfield_pde.solver.integrator import Velocity, fitting_step, time_after
@@ -47,13 +45,20 @@ LOG = logging.getLogger("meanfield_pde")
 # A step aims at this part of the tolerance, and is at most so many times as long as the one before,
 # and at least so many times as long as one that was refused (as is usual; chosen, not tuned).
 _AIM, _LONGER, _SHORTER = 0.7, 2.0, 0.2
-# Velocities that change by less than this many tolerances of the sums stand still.
+# Velocities that change by less than this many tolerances of the sums stand still (chosen).
 _STILL = 100.0
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A step that was tried: what it leads to, the velocity then, and an estimate of its error."""
+    """A step that was tried.
+
+    Attributes:
+        masses, patches: what it leads to.
+        smallest: -log of the smallest mass.
+        velocity: with which it ends.
+        estimate: of its error.
+    """
 
     masses: Masses
     patches: Patches
@@ -87,6 +92,7 @@ class Controller:
         self.adapt = adapt
         self.mass = 1.0
         self._velocity: Velocity | None = None
+        self._ended: Velocity | None = None  # the velocity with which the last step ended
         self._announced: set[int] = set()
         self._extended = LOG_MASSES[equation.settings.log_masses]
         if equation.noise:
@@ -182,7 +188,7 @@ class Controller:
                     after_step(self)
 
     def velocity(self) -> Velocity:
-        """The velocity of the present state, which the next step begins with. Collective."""
+        """The velocity of the present state, with which the next step begins. Collective."""
         if self._velocity is None:
             self._velocity = self._velocity_of(self.state.masses, self.state.patches, self.time)
             self._announce()
@@ -248,8 +254,13 @@ class Controller:
         """The velocity of masses of own cells and of patches, at a time. Collective."""
         log_masses = masses.log
         flux = self.rhs.facet_flux(log_masses, patches)
+        return self._velocity_by(
+            flux, self.rhs.field(log_masses, patches) if patches else None, time
+        )
+
+    def _velocity_by(self, flux: np.ndarray, field: Field | None, time: float) -> Velocity:
+        """The velocity of these fluxes. Collective."""
         rate = largest(self.state.volumes.comm, self.rhs.transport.outflow_rate(flux))
-        field = self.rhs.field(log_masses, patches) if patches else None
         return Velocity(flux, rate, field, time)
 
     def _announce(self) -> None:
@@ -283,18 +294,18 @@ class Controller:
                 self._estimate_splitting()
         planned = self._planned()
         dt = fitting_step(until - self.time, planned)
-        rejected = 0
-        while (step := self._tried(dt)).estimate.error > steps.tolerance:
+        rejected, tolerance = 0, self.equation.settings.step_tolerance
+        while (step := self._tried(dt)).estimate.error > tolerance:
             rejected += 1
-            dt *= max(_SHORTER, self._change_of_length(step.estimate.error))
-            planned = dt = self._rounded(dt)
+            planned = dt = self._rounded(dt * max(_SHORTER, self._longer(step)))
             if dt < steps.smallest * max(1.0, self.time):
                 raise SolverError(
-                    f"at t = {self.time:.6g} no step has an error per time below "
-                    f"steps.tolerance = {steps.tolerance:g}, down to dt = {dt:.1e}"
+                    f"at t = {self.time:.6g} no step has an error below solver.step_tolerance = "
+                    f"{tolerance:g}, down to dt = {dt:.1e}; give a larger one"
                 )
-        # A step that ends sooner, at a saved time, says nothing against the length that was planned.
-        length = max(planned, dt * min(_LONGER, self._change_of_length(step.estimate.error)))
+        length = dt * min(_LONGER, self._longer(step))
+        if dt < planned:  # it ended at a saved time, which says nothing against what was planned
+            length = max(length, planned)
         resolved = steps.growth / max(step.estimate.growth, 1e-300)
         length = min(length, max(self._first_step(), resolved))
         clocks = replace(self.state.clocks, length=length, rejected=clocks.rejected + rejected)
@@ -302,7 +313,7 @@ class Controller:
             counted = clocks.limited + noise.limited - limited_before
             clocks = replace(clocks, noise_step=noise.first, limited=counted)
         self._change(step.masses, step.patches)
-        self._velocity = self._velocity if self.rhs.fixed else step.velocity
+        self._ended = step.velocity
         self.state = replace(self.state, clocks=clocks)
         self._choose_format(step.smallest)
         self._count(1, time_after(self.time, dt, until), dt)
@@ -310,56 +321,66 @@ class Controller:
     def _planned(self) -> float:
         """How long the next step is to be. Collective."""
         clocks, steps = self.state.clocks, self.steps
+        if self.rhs.fixed and not self.equation.noise:
+            return self.longest_step()
         if self.rhs.fixed:
-            longest = self.longest_step()
-            if self.equation.noise:
-                longest = min(2 * clocks.split_limit, self._first_step())
-        else:
-            longest = clocks.length or self._first_step()
-            if self.adapt is not None:
-                given = self.masses, self.velocity(), self.adapt.indicators.cluster_mass
-                longest = min(longest, longest_crossing(self.rhs, *given, steps.crossed))
+            return self._rounded(min(2 * clocks.split_limit, self._first_step()))
+        longest = clocks.length or self._first_step()
+        if self.adapt is not None:
+            given = self.masses, self.velocity(), self.adapt.indicators.cluster_mass
+            longest = min(longest, longest_crossing(self.rhs, *given, steps.crossed))
         return self._rounded(longest)
 
     def _first_step(self) -> float:
+        """How long a step may be whatever the state: nothing grows faster than at this rate."""
         return self.steps.growth / max(self.rhs.speed, 1e-300)
 
     def _rounded(self, length: float) -> float:
         """The next length below it that steps may have."""
-        return float(2.0 ** (math.floor(self.steps.lengths * math.log2(length)) / self.steps.lengths))
+        return float(
+            2.0 ** (math.floor(self.steps.lengths * math.log2(length)) / self.steps.lengths)
+        )
 
-    def _change_of_length(self, error: float) -> float:
-        """By what a length has to be multiplied for the error that is aimed at, of second order."""
-        return math.sqrt(_AIM * self.steps.tolerance / max(error, 1e-300))
+    def _longer(self, step: _Step) -> float:
+        """How many times as long a step would have the error that is aimed at, of order two."""
+        aim = _AIM * self.equation.settings.step_tolerance
+        return math.sqrt(aim / max(step.estimate.error, 1e-300))
 
     def _tried(self, dt: float) -> _Step:
-        """A step with the velocity of its middle. Collective."""
-        masses, patches, first = self.state.masses, self.state.patches, self.velocity()
+        """A step of order three, see `step_control`. Collective."""
+        masses, patches, k1 = self.state.masses, self.state.patches, self.velocity()
         if self.rhs.fixed:
-            found, smallest = self._flow(masses, first, dt)
-            return _Step(found, self._moved(patches, first, dt), smallest, first, Estimate(0.0, 0.0))
-        half, _ = self._flow(masses, first, dt / 2)
-        beside = self._moved(patches, first, dt / 2)
-        middle = self._velocity_of(half, beside, self.time + dt / 2)
-        found, smallest = self._flow(masses, middle, dt)
-        patches = self._moved(patches, middle, dt)
-        last = self._velocity_of(found, patches, self.time + dt)
-        given = self.rhs, found.doubles, patches, (first, middle, last)
+            return _Step(*self._flow(masses, patches, k1, dt), k1, Estimate())
+        third = self._flow(masses, patches, k1, dt / 3)[:2]
+        k2 = self._velocity_of(*third, self.time + dt / 3)
+        two_thirds = self._flow(masses, patches, k2, 2 * dt / 3)[:2]
+        k3 = self._velocity_of(*two_thirds, self.time + 2 * dt / 3)
+        last = self._combined(k1, -1 / 8, k3, 9 / 8)
+        masses, patches, smallest = self._flow(*third, last, 2 * dt / 3)
         still = _STILL * self.equation.settings.tolerance
-        return _Step(found, patches, smallest, last, estimate(*given, dt, still))
+        given = self.rhs, masses.doubles, patches, (k1, k2, k3), dt, still
+        return _Step(masses, patches, smallest, last, estimate(*given))
 
-    def _flow(self, masses: Masses, velocity: Velocity, time: float) -> tuple[Masses, float]:
-        clocks = self.state.clocks
-        if self.equation.diffusion is not None:
-            self.equation.diffusion.first = clocks.noise_step
-            self.equation.diffusion.error = self.steps.diffusion
-        return self.flow(masses, velocity, time, clocks.split_limit)
+    def _combined(self, one: Velocity, share: float, other: Velocity, rest: float) -> Velocity:
+        """The velocity share x one + rest x other. Collective."""
+        flux = share * one.flux + rest * other.flux
+        first, second = one.field, other.field
+        if first is None or second is None:
+            return self._velocity_by(flux, None, other.time)
+        return self._velocity_by(flux, lambda x: share * first(x) + rest * second(x), other.time)
 
-    def _moved(self, patches: Patches, velocity: Velocity, time: float) -> Patches:
-        if velocity.field is None:
-            return patches
-        kernel = max(1.0, inverse_kernel_width_squared(self.rhs.layer)) ** -0.5
-        return moved(patches, velocity.field, time, kernel)
+    def _flow(
+        self, masses: Masses, patches: Patches, velocity: Velocity, time: float
+    ) -> tuple[Masses, Patches, float]:
+        """Masses and patches after a time by a velocity, and -log of the smallest. Collective."""
+        clocks, noise = self.state.clocks, self.equation.diffusion
+        if noise is not None:
+            noise.first, noise.error = clocks.noise_step, self.steps.diffusion
+        masses, smallest = self.flow(masses, velocity, time, clocks.split_limit)
+        if velocity.field is not None:
+            kernel = max(1.0, inverse_kernel_width_squared(self.rhs.layer)) ** -0.5
+            patches = moved(patches, velocity.field, time, kernel)
+        return masses, patches, smallest
 
     def _change(self, masses: Masses, patches: Patches) -> None:
         """Take other masses and patches on the same mesh."""
@@ -370,7 +391,9 @@ class Controller:
     def _take_many(self, until: float) -> bool:
         """Steps of one length, taken at once, as `_take_step` would; whether there were any."""
         limit = self.longest_step()
-        found = self.flow.integrator.many(self.state.masses, self.velocity(), self.time, until, limit)
+        found = self.flow.integrator.many(
+            self.state.masses, self.velocity(), self.time, until, limit
+        )
         if found.steps:
             self._change(found.masses, self.state.patches)
             self._count(found.steps, found.time, found.last)
@@ -409,7 +432,9 @@ class Controller:
         if width:
             self._extract(width, adapt)
         kept, retired = retire(self.state.patches, width, adapt.patches)
-        indicators = self.indicators()
+        assert self._ended is not None
+        # How fast mass moves is known well enough by the step: a sum is saved if the mesh changes.
+        indicators = _indicators(self.state, self._ended.flux, self.rhs.layer, adapt)
         # Made by one rank: the same on all, of whatever machines.
         change = regrid(indicators, on_root(comm, mark, indicators), kept, retired, adapt)
         if change is not None:

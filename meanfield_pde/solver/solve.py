@@ -13,7 +13,13 @@ from meanfield_pde.initial.given import InitialLike
 from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.adopt import usable_mesh
 from meanfield_pde.solver.observables import OwnObservables
-from meanfield_pde.solver.settings import LOG_MASSES, CompareCase, SolverCase, TimeCase
+from meanfield_pde.solver.settings import (
+    LOG_MASSES,
+    STEP_TOLERANCE,
+    CompareCase,
+    SolverCase,
+    TimeCase,
+)
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.step_control import StepSettings
@@ -35,6 +41,7 @@ def solve(
     save_every: float | None = None,
     scheme: str = "muscl",
     tolerance: float = 1e-10,
+    step_tolerance: float = STEP_TOLERANCE,
     threads: int | None = None,
     compare: CompareCase | None = None,
     log_masses: bool | None = None,
@@ -58,6 +65,8 @@ def solve(
         save_every: the interval between saved times, instead of `save_at`.
         scheme: a name in `solver.schemes.SCHEMES`: "muscl" (second order), "upwind" (first).
         tolerance: bound on the error of the attention sum.
+        step_tolerance: bound on the error of steps in time, per unit of time: of the place of the
+            mass, in widths of the attention kernel, and of log rho on the mean.
         threads: threads of each rank; by default the cores divided by the ranks of the machine.
         compare: Wasserstein distances to add to the history.
         log_masses: whether masses are held in the extended range, below that of doubles; by
@@ -67,7 +76,7 @@ def solve(
             refined and coarsened so that its own part of the error in W_1 stays below this. The
             mesh given is the coarsest; each saved time has its own cells, `solution.cells_at(i)`.
             By default the mesh stays as it is.
-        steps: what steps are allowed to do, for studies of the error in time.
+        steps: what else steps are allowed to do, for studies of the error in time.
         observables: further columns of the history, by name: functions f of points (N x d -> N), or
             formulas in x, y, z, of which the integrals ∫ f dmu are taken.
         observers: called after every step and every saved time.
@@ -79,7 +88,7 @@ def solve(
         usable_mesh(mesh),
         Uniform() if initial is None else initial,
         noise=noise,
-        settings=SolverCase(scheme, tolerance, chosen),
+        settings=SolverCase(scheme, tolerance, chosen, step_tolerance),
         threads=threads,
         compare=compare,
         adapt=adapt,

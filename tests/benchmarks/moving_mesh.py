@@ -23,8 +23,6 @@ TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 AXIS_FROM, AXIS_LEAVES, AXIS_UNTIL, AXIS_EVERY = 12.0, 27.0, 34.0, 0.1
 _FITTED = 11  # times to which a cubic is fitted (chosen, not tuned)
 _PER_CELL = 100  # atoms: their distance is an error of 1/400 of a cell
-LIMITS = ("growth", "frozen", "clusters", "tail")
-_CLUSTER = 1e-3  # a cell with more mass than this belongs to a cluster
 
 
 def against_exact(
@@ -165,10 +163,10 @@ def _differences(angle: np.ndarray) -> list[str]:
 
 
 def cost(quick: bool, circle: Attention, sphere: Attention, density: str) -> None:
-    """What the mesh that follows costs beside the steps, and what limits these."""
+    """What the mesh that follows costs beside the steps."""
     table = Table(
-        "Cost of following the mass, and which cells limit the steps (per cent of them)",
-        ["mesh", "beta", "cells", "steps", "changes", "looking", "changing", *LIMITS],
+        "Cost of following the mass (per cent of the time)",
+        ["mesh", "beta", "cells", "steps", "changes", "following"],
     )
     runs = [(circle, circle_mesh(100), "1 + 0.5*x + 0.3*x*y", 1e-4, 25.0)]
     if not quick:
@@ -178,78 +176,29 @@ def cost(quick: bool, circle: Attention, sphere: Attention, density: str) -> Non
         run = Simulation(attention, mesh, initial, adapt=tolerance, threads=1)
         with closing(run):
             evolution = run.evolution
-            adapting, looking = _timed_apart(evolution)
-            limits = dict.fromkeys(LIMITS, 0)
-            inside = 0.0
-
-            def note(now: Controller, limits: dict[str, int] = limits) -> None:
-                nonlocal inside
-                started = time.process_time()
-                limits[_what_limits(now)] += 1
-                inside += time.process_time() - started
-
+            following = _timed_adapting(evolution)
             begun = time.process_time()
-            evolution.advance(until, note)
-            seconds = time.process_time() - begun - inside
-            shares = [f"{100 * count / evolution.step:.0f}" for count in limits.values()]
+            evolution.advance(until)
+            seconds = time.process_time() - begun
             table.row(
                 "circle" if attention.dimension == 2 else "sphere",
                 f"{attention.beta:g}",
                 evolution.state.volumes.global_cells,
                 evolution.step,
                 evolution.state.clocks.regrids,
-                f"{100 * looking[0] / seconds:.0f}",
-                f"{100 * (adapting[0] - looking[0]) / seconds:.0f}",
-                *shares,
+                f"{100 * following[0] / seconds:.0f}",
             )
 
 
-def _timed_apart(evolution: Controller) -> tuple[list[float], list[float]]:
-    """Processor time of adapting without the velocity that the next step begins with.
+def _timed_adapting(evolution: Controller) -> list[float]:
+    """Processor time of looking at the mesh and changing it, in a list of one."""
+    inner: Any = evolution._adapt
+    spent = [0.0]
 
-    And that part of it in which the mesh is only looked at.
-    """
-    adapt: Any = evolution._adapt
-    looking, adapting = [0.0], [0.0]
-    for name in ("_extract", "indicators"):
-        setattr(evolution, name, _timed(getattr(evolution, name), looking))
-    timed = _timed(adapt, adapting)
-
-    def after_velocity(settings: Any) -> None:
-        evolution.velocity()
-        timed(settings)
-
-    setattr(evolution, "_adapt", after_velocity)  # noqa: B010 (mypy refuses a method assigned to)
-    return adapting, looking
-
-
-def _timed(inner: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    def timed(*arguments: Any) -> Any:
+    def timed(settings: Any) -> None:
         started = time.process_time()
-        try:
-            return inner(*arguments)
-        finally:
-            spent[0] += time.process_time() - started
+        inner(settings)
+        spent[0] += time.process_time() - started
 
-    return timed
-
-
-def _what_limits(evolution: Controller) -> str:
-    """What limits the next step.
-
-    Growth, if it is as long as it may be; a frozen velocity, if that may last for longer than a
-    step of transport; or where the cell with most outflow is.
-    """
-    velocity, volumes = evolution.velocity(), evolution.state.volumes
-    rhs, steps, adapt = evolution.rhs, evolution.steps, evolution.adapt
-    assert adapt is not None
-    longest = evolution.longest_step()
-    given = rhs, evolution.masses, velocity, evolution.state.patches, steps, adapt
-    frozen = math.inf if rhs.fixed else longest_frozen(*given)
-    held = not rhs.fixed and frozen > steps.frozen_from * longest
-    if (frozen if held else longest) > 0.99 * longest_growth(rhs, steps):
-        return "growth"
-    if held:
-        return "frozen"
-    worst = np.argmax(volumes.outflow(velocity.flux).sum(axis=1))
-    return "clusters" if evolution.masses[worst] > _CLUSTER else "tail"
+    setattr(evolution, "_adapt", timed)  # noqa: B010 (mypy refuses a method assigned to)
+    return spent
