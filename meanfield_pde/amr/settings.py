@@ -124,8 +124,8 @@ class AdaptSettings:
         spare: of the largest width, so that coarsened cells are not refined again at once.
         buffer: rings of cells refined with those marked, so that what moves finds room for some
             steps. On the sphere, where rings are many cells, that costs more than it saves.
-        check_every, short_step: indicators are taken at every k-th step while
-            dt |V| < short_step and velocities are not frozen: looking at each step is a quarter of
+        check_every, short_step: at zero temperature, where steps are those of transport, indicators
+            are taken at every k-th while dt |V| < short_step: looking at each step is a quarter of
             a run on the circle (`tests.benchmarks.adaptivity --part cost`).
         initial_rounds: of refinement to an initial density, each a halving: 2^-60 is below
             any cell.

@@ -130,6 +130,7 @@ def test_splitting_of_second_order():
     mesh = MESHES[2](24)
 
     def end(growth):
+        # First steps are growth / |V| long, and longer ones must not be.
         steps = StepSettings(splitting=1.0, diffusion=1e-9, growth=growth)
         initial = "1 + 0.5*x + 0.3*x*y"
         return solve(attention, mesh, initial, until=0.5, noise=0.3, steps=steps).masses[-1]
