@@ -49,7 +49,8 @@ class Velocity:
     """The velocity of a state, as transport and patches take it.
 
     Attributes:
-        flux: q_f through the facets of this rank.
+        flux: q through the facets of this rank, facets x points: the part that belongs to each
+            point of a facet.
         rate: largest outflow rate of all ranks.
         field: the velocity at any points; None if nobody asks.
         time: at which it is that of the state, for monitors.
@@ -336,9 +337,7 @@ def time_after(time: float, dt: float, until: float) -> float:
 
 @kernel
 def _steps(
-    masses, before, flux, time, until, limit, stages, most, facets,
-    volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-    density, log_density, factors, change,
+    masses, before, flux, time, until, limit, stages, most, facets, *arrays
 ):  # fmt: skip
     taken, last, smallest = 0, 0.0, 0.0
     while taken < most and time < until:
@@ -347,11 +346,7 @@ def _steps(
             before[c] = masses[c]
         for stage in range(1, stages + 1):
             share = 1.0 / stage if stage == stages else 0.0
-            euler_alone(
-                masses, flux, dt / (stages - 1), before, share, facets,
-                volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-                density, log_density, factors, change,
-            )  # fmt: skip
+            euler_alone(masses, flux, dt / (stages - 1), before, share, facets, *arrays)
         smallest = flush_and_check(masses)
         if smallest == np.inf:
             for c in range(masses.size):

@@ -34,7 +34,7 @@ def least_squares_slopes(volumes: FiniteVolumes) -> np.ndarray:
     """W of `slope_weights` for the ways from the centres of own cells to their facets."""
     x = volumes.centre[: volumes.owned, None]
     to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
-    return slope_weights(volumes, to_facets)
+    return np.repeat(slope_weights(volumes, to_facets), volumes.dimension - 1, axis=1)
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,18 @@ class Scheme:
 
     Attributes:
         accurate: the value at which steps are taken, with room for the velocity to change.
-        slopes: g_f as weights W[c, i, j] of log rho_j - log rho_c; facet i lies between own cell c
-            and its neighbour i, and j are its neighbours in the same order. None for g_f = 0.
+        slopes: g as weights W[c, k, j] of log rho_j - log rho_c, for own cells c, their neighbours
+            j, and the points k of their facets: those of facet 0, which lies between the cell and
+            its neighbour 0, then those of facet 1, and so on. None for g = 0.
     """
 
     accurate: float
     slopes: Callable[[FiniteVolumes], np.ndarray] | None = None
+
+    @property
+    def rings(self) -> int:
+        """How far from an own cell those are that its facets take densities from."""
+        return 1 if self.slopes is None else 2
 
     @property
     def positive(self) -> float:

@@ -270,7 +270,9 @@ class PointwiseFlux:
         flat = points.reshape(-1, volumes.dimension)
         push = self.term.push(flat, sources, tolerance=self._tolerance).reshape(points.shape)
         mean = np.einsum("fq,fqd->fd", self._weights, push)
-        return np.asarray(volumes.facet_length * (mean * volumes.facet_conormal).sum(axis=1))
+        flux = volumes.facet_length * (mean * volumes.facet_conormal).sum(axis=1)
+        points = volumes.dimension - 1
+        return np.repeat(flux[:, None] / points, points, axis=1)
 
     def vertex_velocity(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
         """The velocity at all vertices. Collective."""
@@ -280,7 +282,8 @@ class PointwiseFlux:
 @kernel
 def _pushed(push, pointers, indices, shares, vertex_means):
     """push_f . (mean along facet f), the mean being a sparse matrix times those at vertices."""
-    flux = np.empty(push.shape[0])
+    points = push.shape[1] - 1
+    flux = np.empty((push.shape[0], points))
     for f in range(push.shape[0]):
         total = 0.0
         for e in range(pointers[f], pointers[f + 1]):
@@ -288,5 +291,6 @@ def _pushed(push, pointers, indices, shares, vertex_means):
             for i in range(push.shape[1]):
                 along += push[f, i] * vertex_means[indices[e], i]
             total += shares[e] * along
-        flux[f] = total
+        for q in range(points):
+            flux[f, q] = total / points
     return flux
