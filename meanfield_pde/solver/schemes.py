@@ -31,10 +31,11 @@ def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
 
 
 def least_squares_slopes(volumes: FiniteVolumes) -> np.ndarray:
-    """W of `slope_weights` for the ways from the centres of own cells to their facets."""
+    """W of `slope_weights` for the ways from the centres of own cells to points of their facets."""
     x = volumes.centre[: volumes.owned, None]
-    to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
-    return np.repeat(slope_weights(volumes, to_facets), volumes.dimension - 1, axis=1)
+    points = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
+    ways = geometry.tangent_vector(x, points.reshape(volumes.owned, -1, volumes.dimension))
+    return slope_weights(volumes, ways)
 
 
 @dataclass(frozen=True)
