@@ -47,14 +47,18 @@ class Scheme:
         slopes: g as weights W[c, k, j] of log rho_j - log rho_c, for own cells c, their neighbours
             j, and the points k of their facets: those of facet 0, which lies between the cell and
             its neighbour 0, then those of facet 1, and so on. None for g = 0.
+        quadratic: whether slopes are taken only where `mesh.quadratic_fit` does not resolve rho.
     """
 
     accurate: float
     slopes: Callable[[FiniteVolumes], np.ndarray] | None = None
+    quadratic: bool = False
 
     @property
     def rings(self) -> int:
         """How far from an own cell those are that its facets take densities from."""
+        if self.quadratic:
+            return 3
         return 1 if self.slopes is None else 2
 
     @property
@@ -65,5 +69,6 @@ class Scheme:
 
 SCHEMES = {
     "muscl": Scheme(accurate=0.3, slopes=least_squares_slopes),
+    "quadratic": Scheme(accurate=0.3, slopes=least_squares_slopes, quadratic=True),
     "upwind": Scheme(accurate=0.9),
 }

@@ -56,7 +56,8 @@ def solve(
         noise: its strength sigma >= 0.
         save_at: times to save besides the start and the end.
         save_every: the interval between saved times, instead of `save_at`.
-        scheme: a name in `solver.schemes.SCHEMES`: "muscl" (second order), "upwind" (first).
+        scheme: a name in `solver.schemes.SCHEMES`: "quadratic" (third order), "muscl"
+            (second), "upwind" (first).
         tolerance: bound on the error of the attention sum.
         threads: threads of each rank; by default the cores divided by the ranks of the machine.
         compare: Wasserstein distances to add to the history.

@@ -1,16 +1,19 @@
-"""Conservative, positive transport: d/dt M_c = - sum over facets f of c of q_f rho_f.
+"""Conservative, positive transport: d/dt M_c = - sum over facets f of c of sum over q_f rho_f.
 
-M_c is the mass of cell c, q_f the integral of <v, conormal> over facet f, and rho_f the density
-there, taken from the cell that the flow leaves.
+M_c is the mass of cell c, q_f the part of the integral of <v, conormal> over facet f that belongs
+to one of its points (two Gauss points on an edge of the sphere), and rho_f the density there, taken
+from the cell that this part leaves.
 
-    upwind   rho_f = rho_c, first order
-    muscl    rho_f = rho_c exp(g_f), second order: g_f is the least-squares slope of log rho in the
-             cell, times the way from its centre to the facet, and scaled back so that |g_f| <= 1
+    upwind     rho_f = rho_c, first order
+    muscl      rho_f = rho_c exp(g_f), second order: g_f is the least-squares slope of log rho in
+               the cell, times the way from its centre to the point, scaled back so that |g_f| <= 1
+    quadratic  third order: rho_f is that of a quadratic fit to log rho, with the mean rho_c over
+               the cell (`mesh.quadratic_fit`), and that of muscl where the fit is not resolved
 
 Slopes of the logarithm keep the tails right: a density that falls by decades from cell to cell is
 reconstructed with the same relative accuracy everywhere. A forward Euler step dt keeps every mass
 non-negative when dt times the outflow rate max_c sum_f max(q_f, 0) / |c| is at most 1 for upwind
-and exp(-1) for muscl, because then no cell gives away more than it holds.
+and exp(-1) for the others, because then no cell gives away more than it holds.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import numpy as np
 from meanfield_pde.amr.remap import ZERO_EXPONENT
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.halo import Halo
+from meanfield_pde.mesh.quadratic_fit import quadratic_factors, quadratic_fit
 from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers, logarithms
 from meanfield_pde.solver.schemes import Scheme
 from meanfield_pde.support.kernels import kernel, part
@@ -52,6 +56,10 @@ class Transport:
         slopes = np.empty((0, d * (d - 1), d))
         if scheme.slopes is not None:
             slopes = np.ascontiguousarray(halo.extended(scheme.slopes(volumes))[: halo.inner])
+        fit: tuple[np.ndarray, ...] = tuple(np.empty((0,) * axes) for axes in (3, 3, 2, 3))
+        fit = np.empty((0, 0), dtype=np.int64), *fit
+        if scheme.quadratic:
+            fit = quadratic_fit(volumes, halo)
         self.arrays = (
             halo.ghosts,
             halo.extended(volumes.volume[: volumes.owned]),
@@ -60,6 +68,7 @@ class Transport:
             halo.neighbours[: halo.inner],
             volumes.neighbour_facets,
             slopes,
+            *fit,
             np.empty(halo.count),
             np.empty(halo.count),
             np.empty(halo.count),
@@ -129,13 +138,19 @@ def _mantissas(masses, ghosts, volume, density, exponents):
 
 
 @part
-def _reconstruct(facets, log_density, neighbours, weights, factors):
-    if weights.size == 0:
+def _reconstruct(
+    facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
+):
+    if stencil.size > 0:
+        quadratic_factors(
+            facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
+        )
+    elif weights.size > 0:
+        face_factors(facets, log_density, neighbours, weights, factors)
+    else:
         flat = factors.reshape(-1)
         for e in range(flat.size):
             flat[e] = 1.0
-    else:
-        face_factors(facets, log_density, neighbours, weights, factors)
 
 
 @part
@@ -212,12 +227,14 @@ def _extended_update(
 def _rate_of_change(
     masses, flux, out, facets,
     ghosts, volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-    density, log_density, exponents, factors, change,
+    stencil, fit, bend, spread, points, density, log_density, exponents, factors, change,
 ):  # fmt: skip
     _densities(masses, ghosts, volume, density)
     if weights.size > 0:
         logarithms(density, log_density)
-    _reconstruct(facets, log_density, neighbours, weights, factors)
+    _reconstruct(
+        facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
+    )
     _divergence(
         facets, flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out
     )
@@ -227,7 +244,7 @@ def _rate_of_change(
 def euler_alone(
     masses, flux, length, before, share, facets,
     ghosts, volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-    density, log_density, exponents, factors, change,
+    stencil, fit, bend, spread, points, density, log_density, exponents, factors, change,
 ):  # fmt: skip
     """`Transport.euler` after its exchange; the last two lines are `Transport.arrays`.
 
@@ -237,7 +254,7 @@ def euler_alone(
         _rate_of_change(
             masses, flux, change, facets,
             ghosts, volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-            density, log_density, exponents, factors, change,
+            stencil, fit, bend, spread, points, density, log_density, exponents, factors, change,
         )  # fmt: skip
         _update(masses, change, length, before, share)
     else:
@@ -246,7 +263,9 @@ def euler_alone(
             logarithms(density, log_density)
             for c in range(log_density.size):
                 log_density[c] += exponents[c] * _LOG2
-        _reconstruct(facets, log_density, neighbours, weights, factors)
+        _reconstruct(
+            facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
+        )
         _extended_update(
             facets, masses, flux, length, before, share,
             cell_facets, cell_signs, neighbours, neighbour_facets, volume, density, exponents,
