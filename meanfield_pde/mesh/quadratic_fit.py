@@ -1,4 +1,4 @@
-"""Quadratic reconstruction of log rho, of third order: densities at points of the facets of cells.
+"""Quadratic reconstruction of log rho, of third order: densities at points of cells.
 
 In cell c, with xi the tangent vector from its centre in units of h = |c|^(1/(d-1)), let
 
@@ -16,12 +16,12 @@ The last term is quadratic in the coefficients a = (g, H); it is taken from the 
 
     a = a_0 - B (products of a_0),      a_0 = A (log rho_j - log rho_c),
 
-with matrices A and B of the mesh. The density at a point of a facet is then
+with matrices A and B of the mesh. The density at a point of the cell or its facets is then
 
     rho = rho_c exp(p - k),     k = (tr(H S_c) + <g, S_c g>) / 2,
 
-and its mean over the cell rho_c, to the same order. Where p is steep or does not fit, the slopes of
-`reconstruction` take its place: exponents are t (p - k) + (1 - t) g_f, and at most `STEEPEST`.
+and its mean over the cell rho_c, to the same order. Where p is steep, the slopes g of
+`reconstruction` take its place: exponents are t (p - k) + (1 - t) g, and at most `STEEPEST`.
 """
 
 from __future__ import annotations
@@ -30,56 +30,94 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.gradients import STEEPEST
+from meanfield_pde.mesh.gradients import STEEPEST, gradient_weights
 from meanfield_pde.mesh.halo import Halo
-from meanfield_pde.mesh.reconstruction import exponentials
+from meanfield_pde.mesh.reconstruction import exponentials, facet_numbers
 from meanfield_pde.support.kernels import kernel, part
 
-# How steep p may be at a facet, and how large the residual, for p alone, and for slopes alone.
+# What `fits` returns.
+Matrices = tuple[np.ndarray, ...]
+# The largest |p - k| at points of a cell up to which p is taken alone, and from which slopes are.
 _STEEP = 0.7, 1.4
-_RESIDUAL = 0.25, 0.5
 # Of a diagonal entry of the normal matrix, what is left of it: cells that lie on a conic section,
 # or too few of them.
 _DEPENDENT = 1e-6
-# Weight of the residual there: any is too large, and slopes are taken.
-_NEVER = 1e100
 
 
-def quadratic_fit(volumes: FiniteVolumes, halo: Halo) -> tuple[np.ndarray, ...]:
-    """Return what `quadratic_factors` takes of a mesh, for the inner cells of a halo. Collective.
+def quadratic_fit(volumes: FiniteVolumes, halo: Halo) -> Matrices:
+    """Return `fits` for the points of the facets of the inner cells of a halo. Collective.
 
     Args:
         volumes: the cells.
         halo: three rings about them.
-
-    Returns:
-        The cells j of each fit, cells x K, numbered as in the halo; A, cells x K x coefficients;
-        B, cells x products x coefficients; w_j^2 for each j, and the lower triangle of the normal
-        matrix N, so that the sum of w^2 residual^2 is that of w^2 (log rho_j - log rho_c)^2 without
-        <a_0, N a_0>; xi of the points of the facets, followed by S_c, cells x (points + 2) x 2.
     """
     d, own = volumes.dimension, slice(0, volumes.owned)
-    nodes, weights = geometry.quadrature(volumes.cell_points[own])
-    ways = nodes - volumes.centre[own, None]
-    weights /= weights.sum(axis=1, keepdims=True)
     facets = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
-    stencil = _stencils(halo.neighbours, halo.inner)
-    matrices = _fits(
-        stencil[: volumes.owned],
-        halo.extended(volumes.centre[own]),
-        halo.extended(np.einsum("cq,cqi,cqj->cij", weights, ways, ways)),
-        volumes.volume[own] ** (1 / (d - 1)),
+    _, *matrices = fits(
+        halo.neighbours,
+        halo.extended(volumes.cell_points[own]),
+        np.arange(volumes.owned),
         facets.reshape(volumes.owned, -1, d),
     )
     inner = [np.ascontiguousarray(halo.extended(one)[: halo.inner]) for one in matrices]
-    return stencil, *inner
+    return _stencils(halo.neighbours, np.arange(halo.inner)), *inner
 
 
-def _stencils(neighbours: np.ndarray, count: int) -> np.ndarray:
-    """The neighbours of the first cells, and theirs but for the cell itself: cells x d^2."""
-    near = neighbours[:count]
-    others = neighbours[near].reshape(count, -1)
-    beyond = others[others != np.arange(count)[:, None]].reshape(count, -1)
+class Reconstruction:
+    """Densities at points of cells of a mesh that is known as a whole, by fits and by slopes."""
+
+    def __init__(
+        self, neighbours: np.ndarray, corners: np.ndarray, rows: np.ndarray, points: np.ndarray
+    ) -> None:
+        """Arguments as of `fits`."""
+        centre = geometry.normalised(geometry.cell_mean(corners))
+        frame, weights = gradient_weights(centre[rows], centre[neighbours[rows]])
+        ways = geometry.tangent_vector(centre[rows, None], points)
+        slopes = np.einsum("ckd,ctd->ckt", ways, frame) @ weights
+        stencil, *matrices = fits(neighbours, corners, rows, points)
+        # Rows have numbers of their own, before those of all cells.
+        beside = len(rows) + neighbours[rows], np.ascontiguousarray(slopes), len(rows) + stencil
+        self._rows, self._arrays = rows, (*beside, *matrices)
+        self._facets = facet_numbers(corners.shape[1])
+
+    def factors(self, log_density: np.ndarray) -> np.ndarray:
+        """Densities at the points over the mean of their cell, for those of all cells."""
+        factors = np.empty(self._arrays[1].shape[:2])
+        given = np.concatenate([log_density[self._rows], log_density])
+        quadratic_factors(self._facets, given, *self._arrays, factors)
+        return factors
+
+
+def fits(
+    neighbours: np.ndarray, corners: np.ndarray, rows: np.ndarray, points: np.ndarray
+) -> Matrices:
+    """Return what `quadratic_factors` takes, for some cells.
+
+    Args:
+        neighbours: of these cells, and of theirs.
+        corners: of all cells, cells x d x d.
+        rows: numbers of these cells.
+        points: where densities are wanted in each of these, rows x any x d.
+
+    Returns:
+        The cells j of each fit, rows x K; A, rows x K x coefficients; B, rows x products x
+        coefficients; xi of the points, followed by S_c, rows x (points + 2) x 2. A is not a number
+        where there is no fit.
+    """
+    d = corners.shape[1]
+    stencil = _stencils(neighbours, rows)
+    ways = corners - corners.mean(axis=1, keepdims=True)
+    moments = np.einsum("cki,ckj->cij", ways, ways) / (d * (d + 1))  # of flat cells: to h^4
+    centre = geometry.normalised(geometry.cell_mean(corners))
+    width = geometry.cell_volume(corners[rows]) ** (1 / (d - 1))
+    return stencil, *_fits(rows, stencil, centre, moments, width, points)
+
+
+def _stencils(neighbours: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The neighbours of some cells, and theirs but for the cell itself: rows x d^2."""
+    near = neighbours[rows]
+    others = neighbours[near].reshape(len(rows), -1)
+    beyond = others[others != rows[:, None]].reshape(len(rows), -1)
     return np.concatenate([near, beyond], axis=1)
 
 
@@ -112,21 +150,22 @@ def _moment(frame, moments, i, j, h):
 
 
 @kernel
-def _fits(stencil, centres, moments, widths, facets):
+def _fits(numbers, stencil, centres, moments, widths, targets):
     cells, size = stencil.shape
     d = centres.shape[1]
     count = 5 if d == 3 else 2
     products = 9 if d == 3 else 2
     fit = np.zeros((cells, size, count))
     bend = np.zeros((cells, products, count))
-    spread = np.zeros((cells, size + count * (count + 1) // 2))
-    points = np.empty((cells, facets.shape[1] + 2, 2))
+    squares = np.empty(size)
+    points = np.empty((cells, targets.shape[1] + 2, 2))
     frame = np.zeros((2, d))
     rows = np.empty((size, count))
     curved = np.empty((size, products))
     lower = np.empty((count, count))
     for c in range(cells):
-        x, h = centres[c], widths[c]
+        own, h = numbers[c], widths[c]
+        x = centres[own]
         along, length = 0.0, 0.0
         to = centres[stencil[c, 0]]
         for i in range(d):
@@ -140,12 +179,12 @@ def _fits(stencil, centres, moments, widths, facets):
             frame[1, 0] = x[1] * frame[0, 2] - x[2] * frame[0, 1]
             frame[1, 1] = x[2] * frame[0, 0] - x[0] * frame[0, 2]
             frame[1, 2] = x[0] * frame[0, 1] - x[1] * frame[0, 0]
-        own0 = _moment(frame, moments[c], 0, 0, h)
-        own1 = _moment(frame, moments[c], 0, 1, h) if d == 3 else 0.0
-        own2 = _moment(frame, moments[c], 1, 1, h) if d == 3 else 0.0
-        last = facets.shape[1]
+        own0 = _moment(frame, moments[own], 0, 0, h)
+        own1 = _moment(frame, moments[own], 0, 1, h) if d == 3 else 0.0
+        own2 = _moment(frame, moments[own], 1, 1, h) if d == 3 else 0.0
+        last = targets.shape[1]
         for k in range(last):
-            points[c, k] = _place(frame, x, facets[c, k], h)
+            points[c, k] = _place(frame, x, targets[c, k], h)
         points[c, last] = own0, own1
         points[c, last + 1] = own2, 0.0
         for k in range(size):
@@ -155,9 +194,9 @@ def _fits(stencil, centres, moments, widths, facets):
             for m in range(k):
                 if stencil[c, m] == j:  # about a vertex of four cells
                     weight = 0.0
-            if j == c:
+            if j == own:
                 weight = 0.0
-            spread[c, k] = weight
+            squares[k] = weight
             s0 = _moment(frame, moments[j], 0, 0, h)
             rows[k, 0] = a
             if d == 2:
@@ -182,14 +221,12 @@ def _fits(stencil, centres, moments, widths, facets):
                 curved[k, 7] = s1 * b + s2 * a
                 curved[k, 8] = s2 * b
         # Cholesky's factor of the normal matrix.
-        place, unfit = size, False
+        unfit = False
         for i in range(count):
             for j in range(i + 1):
                 total = 0.0
                 for k in range(size):
-                    total += spread[c, k] * rows[k, i] * rows[k, j]
-                spread[c, place] = total if i == j else 2 * total
-                place += 1
+                    total += squares[k] * rows[k, i] * rows[k, j]
                 whole = total
                 for k in range(j):
                     total -= lower[i, k] * lower[j, k]
@@ -199,11 +236,11 @@ def _fits(stencil, centres, moments, widths, facets):
                     unfit = unfit or not total > _DEPENDENT * whole
                     lower[i, i] = np.sqrt(max(total, 1e-300))
         if unfit:
-            spread[c, :size] *= _NEVER
+            fit[c] = np.nan
             continue
         for k in range(size):
             for i in range(count):
-                total = spread[c, k] * rows[k, i]
+                total = squares[k] * rows[k, i]
                 for j in range(i):
                     total -= lower[i, j] * fit[c, k, j]
                 fit[c, k, i] = total / lower[i, i]
@@ -215,56 +252,38 @@ def _fits(stencil, centres, moments, widths, facets):
             for m in range(products):
                 for i in range(count):
                     bend[c, m, i] += fit[c, k, i] * curved[k, m]
-    return fit, bend, spread, points
-
-
-@part
-def _share(steep, squares):
-    """Return t, from the steepest p - k at a point and the sum of the squares of the residuals."""
-    if not squares < _RESIDUAL[1] ** 2:  # or not finite, beside an empty cell
-        return 0.0
-    residual = np.sqrt(max(squares, 0.0))
-    t = min(1.0, (_RESIDUAL[1] - residual) / (_RESIDUAL[1] - _RESIDUAL[0]))
-    return max(0.0, min(t, (_STEEP[1] - steep) / (_STEEP[1] - _STEEP[0])))
+    return fit, bend, points
 
 
 @kernel
 def quadratic_factors(
-    facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
+    facets, log_density, neighbours, weights, stencil, fit, bend, points, factors
 ):
-    """exp(t (p - k) + (1 - t) g) at points of the facets.
+    """exp(t (p - k) + (1 - t) g) at points of cells.
 
-    Arguments as of `reconstruction.face_factors`, for g, and what `quadratic_fit` returned.
+    Arguments as of `reconstruction.face_factors`, for g, and what `fits` returned.
     """
     d = len(facets)
-    size, count = d * d, d * (d - 1)
+    size, count = d * d, factors.shape[1]
     for c in range(factors.shape[0]):
         here = log_density[c]
-        squares = 0.0
         a0, a1, a2, a3, a4 = 0.0, 0.0, 0.0, 0.0, 0.0
         for k in range(size):
             jump = log_density[stencil[c, k]] - here
-            squares += spread[c, k] * jump * jump
             a0 += fit[c, k, 0] * jump
             a1 += fit[c, k, 1] * jump
             if d == 3:
                 a2 += fit[c, k, 2] * jump
                 a3 += fit[c, k, 3] * jump
                 a4 += fit[c, k, 4] * jump
-        s = spread[c, size:]
         b = bend[c]
         s0 = points[c, count, 0]
         if d == 2:
-            squares -= s[0] * a0 * a0 + a1 * (s[1] * a0 + s[2] * a1)
             first, second = a0 * a0, a0 * a1
             a0 -= b[0, 0] * first + b[1, 0] * second
             a1 -= b[0, 1] * first + b[1, 1] * second
             mean = 0.5 * s0 * (a1 + a0 * a0)
         else:
-            squares -= s[0] * a0 * a0 + a1 * (s[1] * a0 + s[2] * a1)
-            squares -= a2 * (s[3] * a0 + s[4] * a1 + s[5] * a2)
-            squares -= a3 * (s[6] * a0 + s[7] * a1 + s[8] * a2 + s[9] * a3)
-            squares -= a4 * (s[10] * a0 + s[11] * a1 + s[12] * a2 + s[13] * a3 + s[14] * a4)
             q = (a0 * a0, a0 * a1, a1 * a1, a0 * a2, a0 * a3, a0 * a4, a1 * a2, a1 * a3, a1 * a4)
             for k in range(9):
                 a0 -= b[k, 0] * q[k]
@@ -281,10 +300,11 @@ def quadratic_factors(
                 rise = x * (a0 + 0.5 * a1 * x) - mean
             else:
                 rise = x * (a0 + 0.5 * a2 * x + a3 * y) + y * (a1 + 0.5 * a4 * y) - mean
-            steep = max(steep, abs(rise))
+            if not abs(rise) <= steep:  # or not a number, beside an empty cell
+                steep = abs(rise)
             factors[c, i] = min(rise, STEEPEST)
-        t = _share(steep, squares)
-        if t < 1.0:
+        if not steep <= _STEEP[0]:
+            t = (_STEEP[1] - steep) / (_STEEP[1] - _STEEP[0]) if steep < _STEEP[1] else 0.0
             resolved = here > -np.inf
             steep = STEEPEST
             for j in range(d):

@@ -56,7 +56,7 @@ class Transport:
         slopes = np.empty((0, d * (d - 1), d))
         if scheme.slopes is not None:
             slopes = np.ascontiguousarray(halo.extended(scheme.slopes(volumes))[: halo.inner])
-        fit: tuple[np.ndarray, ...] = tuple(np.empty((0,) * axes) for axes in (3, 3, 2, 3))
+        fit: tuple[np.ndarray, ...] = tuple(np.empty((0,) * axes) for axes in (3, 3, 3))
         fit = np.empty((0, 0), dtype=np.int64), *fit
         if scheme.quadratic:
             fit = quadratic_fit(volumes, halo)
@@ -138,12 +138,10 @@ def _mantissas(masses, ghosts, volume, density, exponents):
 
 
 @part
-def _reconstruct(
-    facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
-):
+def _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, points, factors):
     if stencil.size > 0:
         quadratic_factors(
-            facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
+            facets, log_density, neighbours, weights, stencil, fit, bend, points, factors
         )
     elif weights.size > 0:
         face_factors(facets, log_density, neighbours, weights, factors)
@@ -227,14 +225,12 @@ def _extended_update(
 def _rate_of_change(
     masses, flux, out, facets,
     ghosts, volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-    stencil, fit, bend, spread, points, density, log_density, exponents, factors, change,
+    stencil, fit, bend, points, density, log_density, exponents, factors, change,
 ):  # fmt: skip
     _densities(masses, ghosts, volume, density)
     if weights.size > 0:
         logarithms(density, log_density)
-    _reconstruct(
-        facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
-    )
+    _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, points, factors)
     _divergence(
         facets, flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out
     )
@@ -244,7 +240,7 @@ def _rate_of_change(
 def euler_alone(
     masses, flux, length, before, share, facets,
     ghosts, volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-    stencil, fit, bend, spread, points, density, log_density, exponents, factors, change,
+    stencil, fit, bend, points, density, log_density, exponents, factors, change,
 ):  # fmt: skip
     """`Transport.euler` after its exchange; the last two lines are `Transport.arrays`.
 
@@ -254,7 +250,7 @@ def euler_alone(
         _rate_of_change(
             masses, flux, change, facets,
             ghosts, volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-            stencil, fit, bend, spread, points, density, log_density, exponents, factors, change,
+            stencil, fit, bend, points, density, log_density, exponents, factors, change,
         )  # fmt: skip
         _update(masses, change, length, before, share)
     else:
@@ -263,9 +259,7 @@ def euler_alone(
             logarithms(density, log_density)
             for c in range(log_density.size):
                 log_density[c] += exponents[c] * _LOG2
-        _reconstruct(
-            facets, log_density, neighbours, weights, stencil, fit, bend, spread, points, factors
-        )
+        _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, points, factors)
         _extended_update(
             facets, masses, flux, length, before, share,
             cell_facets, cell_signs, neighbours, neighbour_facets, volume, density, exponents,
