@@ -92,8 +92,8 @@ class Leaves:
         full = np.isfinite(found)
         return np.maximum(found, (found[full].min() if full.any() else 0.0) - _EMPTY)
 
-    def variation(self, log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The gradient of log rho as far as the scheme allows it, and what o and s are."""
+    def variation(self, log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What o and s are."""
         neighbours = self.forest.neighbours
         jump = log_density[neighbours] - log_density[:, None]
         gradient = np.einsum("ctd,ctj,cj->cd", self._frame, self._weights, jump)
@@ -101,8 +101,7 @@ class Leaves:
         bend = np.einsum("cjd,cjd->cj", gradient[neighbours] - gradient[:, None], self._ways)
         missed = np.maximum(np.abs(jump - rise), np.abs(bend)).max(axis=1)
         steep = np.abs(rise).max(axis=1) / 2  # a facet is half of the way to a neighbour
-        allowed = np.minimum(1.0, STEEPEST / np.maximum(steep, STEEPEST))
-        return gradient * allowed[:, None], missed, steep
+        return missed, steep
 
 
 class Indicators:
@@ -114,7 +113,7 @@ class Indicators:
         layer: the attention, or the heads, that act.
         speed: largest normal velocity through a facet, of all cells.
         masses: of all cells as parts of the whole, without those of patches.
-        slopes: gradients of log rho in the cells, for a `Remap`.
+        log_density: log rho of all cells, for a `Remap`.
         missed, steep: o and s of all cells.
         patches: what the leaves leave open of the place of their mass, in widths of the leaves.
         every: the indicators, in the order of `INDICATORS`.
@@ -149,7 +148,8 @@ class Indicators:
             self.masses = np.exp(log_masses - largest)
             self.masses /= self.masses.sum()
             self.masses *= 1 - float(sum(patch.mass for patch in patches))
-        self.slopes, self.missed, self.steep = leaves.variation(leaves.log_density(log_masses))
+        self.log_density = leaves.log_density(log_masses)
+        self.missed, self.steep = leaves.variation(self.log_density)
         self.every = tuple(one(self) for one in INDICATORS)
 
     @property

@@ -88,7 +88,7 @@ def regrid(
     """Return the change of the mesh that the marks ask for; None where nothing changes.
 
     Args:
-        indicators: of the present mesh, whose slopes the remap uses.
+        indicators: of the present mesh, whose density the remap uses.
         marks: from `mark`.
         kept: patches that stay.
         retired: patches to be deposited. Those with as little mass as a cell that is in no cluster
@@ -105,7 +105,7 @@ def regrid(
     for patch in heavy:
         least = settings.indicators.narrowest * settings.tolerance
         refined = refined_for(refined, patch, least, settings.patches)
-    first = Remap(old, limited(refined, settings), indicators.slopes)
+    first = Remap(old, limited(refined, settings), indicators.log_density)
     added = deposit(refined, retired, settings.patches) if retired else None
     coarsen = coarsen[first.origin] & (refined.levels == old.levels[first.origin])
     new = refined.coarsened(coarsen)

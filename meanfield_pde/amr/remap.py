@@ -1,11 +1,11 @@
 """Remap: masses taken from the leaves of one forest to those of another with the same roots.
 
 Coarsened leaves hold the exact sum. A leaf that is refined gives its pieces p shares of its mass by
-the slope g of log rho in it,
+the density that is reconstructed in it (`mesh.quadratic_fit`),
 
-    M_p = M |p| exp(<g, x_p - x>) / sum over pieces q of |q| exp(<g, x_q - x>),
+    M_p = M ∫_p rho / sum over pieces q of ∫_q rho,
 
-which add up to M to rounding, are positive, and have the relative accuracy w^2 |D^2 log rho| (w the
+which add up to M to rounding, are positive, and have the relative accuracy w^3 |D^3 log rho| (w the
 width of the leaf) however small M is.
 """
 
@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from meanfield_pde.amr.forest import Forest
-from meanfield_pde.mesh.geometry import cell_mean, cell_volume, normalised, tangent_vector
+from meanfield_pde.mesh.geometry import quadrature
+from meanfield_pde.mesh.quadratic_fit import Reconstruction
 
 # Exponent of a mass of exactly zero: an integer that is exact, below any that occurs.
 ZERO_EXPONENT = -(2.0**52)
@@ -28,11 +29,10 @@ class Remap:
 
     Args:
         old, new: the forests.
-        slopes: gradient of log rho in each leaf of `old`, tangent to the sphere, N x d; not used
-            where nothing is refined.
+        log_density: of each leaf of `old`; not used where nothing is refined.
     """
 
-    def __init__(self, old: Forest, new: Forest, slopes: np.ndarray) -> None:
+    def __init__(self, old: Forest, new: Forest, log_density: np.ndarray) -> None:
         # The old leaf with the first corner of each new one. The old leaves that are nobody's
         # first are merged into the new leaf that holds them.
         self.origin = np.searchsorted(old.keys, new.keys, "right") - 1
@@ -46,11 +46,9 @@ class Remap:
         if not len(pieces):
             return
         parent = self.origin[pieces]
-        volume = cell_volume(new.corners[pieces])
-        centre = normalised(cell_mean(new.corners[pieces]))
-        middle = normalised(cell_mean(old.corners[parent]))
-        rise = (slopes[parent] * tangent_vector(middle, centre)).sum(axis=1)
-        weight = volume * np.exp(rise)
+        points, weights = quadrature(new.corners[pieces])
+        rho = Reconstruction(old.neighbours, old.corners, parent, points).factors(log_density)
+        weight = (weights * rho).sum(axis=1)
         total = np.bincount(parent, weight, old.count)
         self._share[pieces] = weight / total[parent]
 

@@ -6,10 +6,10 @@ the factor exp(<g, beta z> w^2 / 12), g the slope of log rho: that is an error o
 and so of the time at which the metastable state ends. Here the mass M of a cell is shared out among
 three points y_k as the reconstruction of the transport scheme has it,
 
-    M_k = M s_k exp(<g, y_k - x>) / sum over l of s_l exp(<g, y_l - x>),
+    M_k = M s_k exp(p(y_k)) / sum over l of s_l exp(p(y_l)),
 
-with the slope limited so that no factor exceeds e. Cells much narrower than the kernel, whose width
-is |beta z|^(-1/2), have one point.
+p the quadratic fit to log rho, or its slopes where that is steep (`mesh.quadratic_fit`). Cells much
+narrower than the kernel, whose width is |beta z|^(-1/2), have one point.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from meanfield_pde.attention.cell_sources import Width, three_points
-from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.gradients import gradient_weights
-from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers
+from meanfield_pde.mesh.quadratic_fit import Reconstruction
 
 # A cell of this width, in those of the kernel, has one point: the error above is then 1e-3 where
 # |g| is as large as beta |z|.
@@ -30,11 +28,11 @@ _NARROW = 0.03
 
 
 class ReconstructedCells:
-    """The cells of the whole mesh, the same on every rank, with the slope of log rho in each.
+    """The cells of the whole mesh, the same on every rank, with log rho reconstructed in each.
 
     Attributes:
         points: y_k, three in each cell, cells x 3 x d.
-        shares: s_k, the shares of the mass of a cell where there is no slope.
+        shares: s_k, the shares of the mass of a cell where the density in it is constant.
         centre: x of each cell.
         log_volume: of each cell.
     """
@@ -42,24 +40,17 @@ class ReconstructedCells:
     def __init__(self, volumes: FiniteVolumes) -> None:
         """Collective."""
         own = slice(0, volumes.owned)
-        self.centre = centre = volumes.gather(volumes.centre[own])
+        self.centre = volumes.gather(volumes.centre[own])
         self.log_volume = np.log(volumes.gather(volumes.volume[own]))
-        self._neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
-        self.points, self.shares = three_points(volumes.gather(volumes.cell_points[own]))
-        frame, weights = gradient_weights(centre, centre[self._neighbours])
-        ways = geometry.tangent_vector(centre[:, None], self.points)
-        ways = np.einsum("ckd,ctd->ckt", ways, frame)
-        self._rises = np.ascontiguousarray((ways @ weights)[:, _changing(volumes.dimension)])
-        self._facets = facet_numbers(volumes.dimension)
+        corners = volumes.gather(volumes.cell_points[own])
+        self.points, self.shares = three_points(corners)
+        neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
+        every = np.arange(len(corners))
+        self._reconstruction = Reconstruction(neighbours, corners, every, self.points)
 
     def shares_for(self, log_masses: np.ndarray) -> np.ndarray:
         """The shares M_k / M of the three points, cells x 3, for the log masses of all cells."""
-        factors = np.empty(self._rises.shape[:2])
-        face_factors(
-            self._facets, log_masses - self.log_volume, self._neighbours, self._rises, factors
-        )
-        shares = self.shares.copy()
-        shares[:, _changing(factors.shape[1])] *= factors
+        shares = self.shares * self._reconstruction.factors(log_masses - self.log_volume)
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
@@ -109,8 +100,3 @@ class ReconstructedSources:
         shares = self._cells.shares_for(log_masses)
         wide = (log_masses[:, None] + np.log(shares))[self._wide]
         return np.concatenate([wide.ravel(), log_masses[~self._wide]])
-
-
-def _changing(dimension: int) -> list[int]:
-    """The points whose share changes: on an arc the middle one is the centre."""
-    return [0, 2] if dimension == 2 else [0, 1, 2]

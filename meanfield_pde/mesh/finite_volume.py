@@ -155,14 +155,14 @@ class FiniteVolumes:
         return space
 
     def speed(self, flux: np.ndarray) -> np.ndarray:
-        """Largest normal velocity through a facet, of own cells, for the fluxes of facets."""
-        facets = self.cell_facets
-        return np.asarray(np.abs(flux[facets] / self.facet_length[facets]).max(axis=1))
+        """Largest normal velocity through a facet, of own cells, for fluxes (facets x points)."""
+        mean = flux.sum(axis=1) / self.facet_length
+        return np.asarray(np.abs(mean[self.cell_facets]).max(axis=1))
 
     def outflow(self, flux: np.ndarray) -> np.ndarray:
-        """max(q_f, 0) / |c| of own cells c through each of their facets f, for fluxes q."""
-        outward = np.maximum(self.cell_signs * flux[self.cell_facets], 0.0)
-        return np.asarray(outward / self.volume[: self.owned, None])
+        """Sum of max(q, 0) / |c| of own cells c over the points of each of their facets."""
+        outward = np.maximum(self.cell_signs[..., None] * flux[self.cell_facets], 0.0)
+        return np.asarray(outward.sum(axis=2) / self.volume[: self.owned, None])
 
     @cached_property
     def facet_stencils(self) -> Stencils:

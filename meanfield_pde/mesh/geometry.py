@@ -113,15 +113,27 @@ def quadrature(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _arc_rule(cells) if cells.shape[-1] == 2 else _triangle_rule(cells)
 
 
-def facet_rule(facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points on facets (facets x q x d) and weights (facets x q) of a mean along each of them.
+def gauss_points(facets: np.ndarray) -> np.ndarray:
+    """The points of facets that fluxes belong to, facets x (d - 1) x d.
 
-    On the circle a facet is a point; on the sphere the rule along an edge has degree 11.
+    On the circle a facet is a point; on the sphere these are the two Gauss points of an edge, the
+    one next to its first end first.
+    """
+    return facets if facets.shape[-1] == 2 else _arc_rule(facets, 2)[0]
+
+
+def facet_rule(facets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points on facets (facets x k x d), and shares of values there that belong to Gauss points.
+
+    With shares s (d - 1 x k), sum over k of s_qk v_k is half of what the linear function nearest to
+    v along an edge has at Gauss point q, of degree 11 for the mean of v. The sum of both is that
+    mean. On the circle a facet is a point.
     """
     if facets.shape[-1] == 2:
-        return facets, np.ones(facets.shape[:2])
-    points, weights = _arc_rule(facets)
-    return points, weights / weights.sum(axis=1, keepdims=True)
+        return facets, np.ones((1, 1))
+    nodes, weights = np.polynomial.legendre.leggauss(_DEGREE)
+    shares = weights / 4 * (1 + np.sqrt(3) * np.outer([-1.0, 1.0], nodes))
+    return _arc_rule(facets)[0], shares
 
 
 def halved(cells: np.ndarray) -> np.ndarray:
@@ -268,8 +280,8 @@ def _triangle_rule(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return flat / radius[..., None], weights * triple[:, None] / radius**3
 
 
-def _arc_rule(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(_DEGREE)
+def _arc_rule(cells: np.ndarray, count: int = _DEGREE) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(count)
     length = geodesic_distance(cells[:, 0], cells[:, 1])
     start = cells[:, :1]
     direction = normalised(tangent_vector(start, cells[:, 1:]))

@@ -72,29 +72,44 @@ def facet_numbers(dimension: int) -> tuple[int, ...]:
 
 @kernel
 def face_factors(facets, log_density, neighbours, weights, factors):
-    """exp(g_f) at the facets of own cells, from the log densities of own and ghost cells."""
-    d = len(facets)
+    """exp(g) at points of the facets of cells, from the log densities of them and of others.
+
+    Args:
+        facets: the numbers of a cell's facets.
+        log_density: of all cells.
+        neighbours: of those whose factors are wanted.
+        weights: W[c, k, j]; g at point k of cell c is sum_j W (log rho_j - log rho_c).
+        factors: the result, cells x points.
+    """
+    d, points = len(facets), weights.shape[1]
     for c in range(neighbours.shape[0]):
         here = log_density[c]
         steepest = STEEPEST
         # Beside an empty cell (below the smallest double) there is no slope to speak of.
         resolved = here > -np.inf
-        for i in range(d):
+        for j in range(d):
+            resolved = resolved and log_density[neighbours[c, j]] > -np.inf
+        for i in range(points):
             slope = 0.0
             for j in range(d):
-                there = log_density[neighbours[c, j]]
-                resolved = resolved and there > -np.inf
-                slope += weights[c, i, j] * (there - here)
+                slope += weights[c, i, j] * (log_density[neighbours[c, j]] - here)
             steepest = max(steepest, abs(slope))
             factors[c, i] = slope
         share = STEEPEST / steepest
-        for i in range(d):
+        for i in range(points):
             factors[c, i] = factors[c, i] * share if resolved else 0.0
-    # exp(x) = exp(x / 2)^2, the latter by its series: |x| <= 1 leaves 1e-17.
-    flat = factors.reshape(-1)
-    for e in range(factors.size):
-        x = 0.5 * flat[e]
+    exponentials(factors.reshape(-1))
+
+
+@part
+def exponentials(values):
+    """Exponentials of numbers up to 1 in size, in place.
+
+    exp(x) = exp(x / 2)^2, the latter by its series: |x| <= 1 leaves 1e-17.
+    """
+    for e in range(values.size):
+        x = 0.5 * values[e]
         series = _INVERSE_FACTORIALS[14]
         for k in range(13, -1, -1):
             series = series * x + _INVERSE_FACTORIALS[k]
-        flat[e] = series * series
+        values[e] = series * series

@@ -485,6 +485,6 @@ def _fitted(
         equation = equation.on(grid.volumes)
         # Masses are integrals over the new cells, unless they are all that is known.
         if isinstance(initial, np.ndarray):
-            initial = Remap(old, grid.forest, indicators.slopes).doubles(every)
+            initial = Remap(old, grid.forest, indicators.log_density).doubles(every)
         masses = cell_masses(initial, grid.volumes)
     return equation, State(grid, Doubles(masses))

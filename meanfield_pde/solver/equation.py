@@ -28,7 +28,10 @@ from meanfield_pde.solver.velocity import MeanField, PointwiseFlux
 
 
 class TermFlux(Protocol):
-    """A term of the velocity on a mesh: its fluxes q_f through the facets of this rank."""
+    """A term of the velocity on a mesh: its fluxes through the facets of this rank.
+
+    They are in parts, facets x points: q_f is the sum of those of its points.
+    """
 
     @property
     def speed(self) -> float:

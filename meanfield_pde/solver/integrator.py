@@ -1,15 +1,12 @@
 """Integrators: masses after steps of transport by a velocity that stands still.
 
-`SSPRungeKutta` is PETSc's strong-stability-preserving method rks2 or rks3, compiled. Either is made
-of s forward Euler steps of length dt / C, the state after one of them mixed with one kept before:
+`SSPRungeKutta` is PETSc's strong-stability-preserving method rks3, compiled, of order three. With
+s = n^2 stages a step of length dt is s forward Euler steps of length dt / C, C = n^2 - n, the state
+after number l = n (n + 1) / 2 mixed with that after number j = (n - 1) (n - 2) / 2:
 
-    M_k = M_(k-1) + dt / C d/dt M_(k-1),     at k = l:  M_l  <-  w M_j + (1 - w) M_l,
+    M_k = M_(k-1) + dt / C d/dt M_(k-1),     w M_j + (1 - w) M_l in the place of M_l,
 
-                      s     C        j                    l              w
-    rks2, order 2     s     s - 1    0                    s              1 / s
-    rks3, order 3     n^2   n^2 - n  (n - 1) (n - 2) / 2  n (n + 1) / 2  n / (2 n - 1)
-
-(Ketcheson, SIAM J. Sci. Comput. 30, 2008).
+w = n / (2 n - 1) (Ketcheson, SIAM J. Sci. Comput. 30, 2008).
 
 `PetscIntegrator` is PETSc's TS as its options choose it (`-ts_...`), of the same interface. Either
 is a convex combination of forward Euler steps of length dt / C, C the SSP coefficient, and keeps
@@ -25,7 +22,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from mpi4py import MPI
 from petsc4py import PETSc
@@ -51,7 +48,8 @@ class Velocity:
     """The velocity of a state, as transport and patches take it.
 
     Attributes:
-        flux: q_f through the facets of this rank.
+        flux: q through the facets of this rank, facets x points: the part that belongs to each
+            point of a facet.
         rate: largest outflow rate of all ranks.
         field: the velocity at any points; None if nobody asks.
         time: at which it is that of the state, for monitors.
@@ -136,80 +134,45 @@ class Integrator(ABC):
         """Give PETSc's objects back."""
 
 
-class Method(NamedTuple):
-    """A method of the table above."""
-
-    stages: int
-    coefficient: float
-    kept: int
-    mixed: int
-    share: float
-
-
-def rks2(stages: int) -> Method:
-    """PETSc's rks2."""
-    return Method(stages, stages - 1.0, 0, stages, 1 / stages)
-
-
-def rks3(root: int) -> Method:
-    """PETSc's rks3, of root^2 stages."""
-    kept, mixed = (root - 1) * (root - 2) // 2, root * (root + 1) // 2
-    return Method(root**2, float(root**2 - root), kept, mixed, root / (2 * root - 1))
-
-
-# PETSc's default of order three. At the same number of stages a step of rks2 has thirty times the
-# error (log masses, finite and zero temperature: `tests.benchmarks.tails`).
-METHOD = rks3(3)
+# n of rks3. 9 stages, as in PETSc, cost 9 / 6 of a forward Euler step of the same length; 4 cost
+# 4 / 2, with half the error; 5 of rks2 cost 5 / 4, with thirty times the error (of log masses).
+_ROOT = 3
+_STAGES, _COEFFICIENT = _ROOT**2, float(_ROOT**2 - _ROOT)
+_KEPT, _MIXED = (_ROOT - 1) * (_ROOT - 2) // 2, _ROOT * (_ROOT + 1) // 2
+_SHARE = _ROOT / (2 * _ROOT - 1)
 
 
 class SSPRungeKutta(Integrator):
-    """The compiled rks2 or rks3.
+    """The compiled rks3."""
 
-    Attributes:
-        coefficient: C.
-        method: which.
-    """
-
+    coefficient = _COEFFICIENT
     many_at_once = True
-
-    def __init__(self, transport: Transport, method: Method = METHOD) -> None:
-        super().__init__(transport)
-        self.method = method
-        self.coefficient = method.coefficient
 
     def step(self, masses: Masses, velocity: Velocity, dt: float) -> tuple[Masses, float] | None:
         """Return the masses after a step; see `Integrator`."""
-        transport, length = self._transport, dt / self.coefficient
-        if not velocity.rate * length <= transport.scheme.positive:
-            return None
-        method = self.method
-        kept, masses = masses, masses.copy()
-        for stage in range(1, method.stages + 1):
-            share = method.share if stage == method.mixed else 0.0
-            masses.euler(transport, velocity.flux, length, kept, share)
-            if stage == method.kept:
-                kept = masses.copy()
-        return checked(masses, transport.volumes.comm)
+        found = self.many(masses, velocity, 0.0, dt, dt)
+        return (found.masses, found.smallest) if found.steps else None
 
     @timed("Transport")
     def many(
         self, masses: Masses, velocity: Velocity, time: float, until: float, limit: float
     ) -> Steps:
         """Return what steps lead to; see `Integrator`."""
-        transport = self._transport
-        if not (isinstance(masses, Doubles) and transport.volumes.comm.size == 1):
-            return super().many(masses, velocity, time, until, limit)
+        transport, comm = self._transport, self._transport.volumes.comm
         if not velocity.rate * limit / self.coefficient <= transport.scheme.positive:
             return Steps(masses, 0, time)
-        masses = masses.copy()
-        most = max(1, _AT_ONCE // len(transport.volumes.volume))
-        before, kept = np.empty_like(masses.values), np.empty_like(masses.values)
-        arrays = masses.values, before, kept, velocity.flux
-        span = time, until, limit
-        taken, now, last, smallest = _steps(
-            *arrays, *span, *self.method, most, transport.facets, *transport.arrays
-        )
-        return Steps(masses, taken, now, last, smallest)
+        after = masses.copy()
+        given = after.values, np.empty_like(after.values), velocity.flux, time, until, limit
+        most = max(1, _AT_ONCE * comm.size // transport.volumes.global_cells)
+        if comm.size == 1:
+            found = _steps(*given, most, transport.facets, *transport.arrays)
+        else:
+            found = _steps_of_ranks(transport, *given, most)
+        taken, now, last, smallest = found
+        smallest = largest(comm, smallest)
+        if math.isinf(smallest):
+            return Steps(masses, 0, time)
+        return Steps(after, taken, now, last, smallest)
 
 
 class PetscIntegrator(Integrator):
@@ -339,33 +302,47 @@ def time_after(time: float, dt: float, until: float) -> float:
     return until if left <= 1e-14 * max(1.0, until) else time + dt
 
 
-@kernel
-def _steps(
-    masses, before, kept, flux, time, until, limit,
-    stages, coefficient, keep, mixed, weight, most, facets,
-    volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-    density, log_density, factors, change,
-):  # fmt: skip
+def _steps_of_ranks(
+    transport: Transport,
+    values: np.ndarray,
+    kept: np.ndarray,
+    flux: np.ndarray,
+    time: float,
+    until: float,
+    limit: float,
+    most: int,
+) -> tuple[int, float, float, float]:
+    """`_steps` with an exchange before each stage. Collective."""
     taken, last, smallest = 0, 0.0, 0.0
     while taken < most and time < until:
-        dt = fitting_step(until - time, limit)
-        for c in range(masses.size):  # assigned as a whole, it would take a second to compile
-            before[c] = kept[c] = masses[c]
-        for stage in range(1, stages + 1):
-            share = weight if stage == mixed else 0.0
-            euler_alone(
-                masses, flux, dt / coefficient, kept, share, facets,
-                volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
-                density, log_density, factors, change,
-            )  # fmt: skip
-            if stage == keep:
-                for c in range(masses.size):
-                    kept[c] = masses[c]
-        smallest = flush_and_check(masses)
-        if smallest == np.inf:
-            for c in range(masses.size):
-                masses[c] = before[c]
-            break
-        taken += 1
-        last, time = dt, time_after(time, dt, until)
+        last = fitting_step(until - time, limit)
+        kept[...] = values
+        for stage in range(1, _STAGES + 1):
+            share = _SHARE if stage == _MIXED else 0.0
+            transport.euler(values, flux, last / _COEFFICIENT, kept, share)
+            if stage == _KEPT:
+                kept[...] = values
+        found = float(flush_and_check(values))
+        smallest = math.inf if math.isinf(smallest) else found
+        taken, time = taken + 1, time_after(time, last, until)
+    return taken, time, last, smallest
+
+
+@kernel
+def _steps(values, kept, flux, time, until, limit, most, facets, *arrays):
+    """Steps in place: their number, the time after them, the last length, -log of the smallest."""
+    taken, last, smallest = 0, 0.0, 0.0
+    flat, before = values.reshape(-1), kept.reshape(-1)
+    while taken < most and time < until and smallest < np.inf:
+        last = fitting_step(until - time, limit)
+        for c in range(flat.size):  # assigned as a whole, it would take a second to compile
+            before[c] = flat[c]
+        for stage in range(1, _STAGES + 1):
+            share = _SHARE if stage == _MIXED else 0.0
+            euler_alone(values, flux, last / _COEFFICIENT, kept, share, facets, *arrays)
+            if stage == _KEPT:
+                for c in range(flat.size):
+                    before[c] = flat[c]
+        smallest = flush_and_check(values)
+        taken, time = taken + 1, time_after(time, last, until)
     return taken, time, last, smallest

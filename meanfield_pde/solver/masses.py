@@ -31,9 +31,8 @@ import numpy as np
 from meanfield_pde.amr.remap import ZERO_EXPONENT, Remap
 from meanfield_pde.errors import InputError
 from meanfield_pde.history.store import MASSES
-from meanfield_pde.mesh.reconstruction import face_factors
-from meanfield_pde.solver.transport import Transport
-from meanfield_pde.support.kernels import kernel, part
+from meanfield_pde.solver.transport import Transport, scaled
+from meanfield_pde.support.kernels import kernel
 
 MANTISSA, EXPONENT = "mantissa", "exponent"
 # Masses below the smallest normal double have lost their digits; they become exactly zero.
@@ -45,7 +44,13 @@ _LOG2 = math.log(2.0)  # from exponents of two to logarithms
 
 
 class Masses(ABC):
-    """Masses of cells: those of a rank, or of all."""
+    """Masses of cells: those of a rank, or of all.
+
+    Attributes:
+        values: what compiled functions take, masses (cells) or mantissas and exponents (2 x cells).
+    """
+
+    values: np.ndarray
 
     @property
     @abstractmethod
@@ -78,19 +83,19 @@ class Masses(ABC):
     def times(self, kept: np.ndarray) -> Self:
         """The part of the masses that cells keep."""
 
-    @abstractmethod
     def euler(
         self, transport: Transport, flux: np.ndarray, length: float, before: Self, share: float
     ) -> None:
         """Forward Euler step, in place, then share x before + (1 - share) x it. Collective."""
+        transport.euler(self.values, flux, length, before.values, share)
 
-    @abstractmethod
     def flush_and_check(self) -> float:
         """Flush what has lost its digits to zero; return -log of the smallest mass that is left.
 
         That of doubles; 0 where every mass can be held, and infinity where one is negative or not
         finite.
         """
+        return float(flush_and_check(self.values))
 
     def copy(self) -> Self:
         """The same in arrays of its own."""
@@ -135,29 +140,28 @@ class Doubles(Masses):
         """A part of each."""
         return Doubles(self.values * kept)
 
-    def euler(
-        self, transport: Transport, flux: np.ndarray, length: float, before: Doubles, share: float
-    ) -> None:
-        """Forward Euler step and mean with `before`, in place. Collective."""
-        transport.euler(self.values, flux, length, before.values, share)
-
-    def flush_and_check(self) -> float:
-        """Masses below the smallest normal double become zero."""
-        return float(flush_and_check(self.values))
-
 
 @dataclass(eq=False)
 class ExtendedRange(Masses):
     """Masses mantissa 2^exponent, the mantissa in [1/2, 1); both are doubles, exponents whole."""
 
-    mantissa: np.ndarray
-    exponent: np.ndarray
+    values: np.ndarray
 
     @classmethod
     def of(cls, values: np.ndarray) -> ExtendedRange:
         """Masses given as doubles."""
         mantissa, exponent = np.frexp(np.asarray(values, dtype=float))
-        return cls(mantissa, np.where(mantissa > 0, exponent, ZERO_EXPONENT))
+        return cls(np.stack([mantissa, np.where(mantissa > 0, exponent, ZERO_EXPONENT)]))
+
+    @property
+    def mantissa(self) -> np.ndarray:
+        """The mantissas."""
+        return self.values[0]
+
+    @property
+    def exponent(self) -> np.ndarray:
+        """The exponents of two."""
+        return self.values[1]
 
     @property
     def doubles(self) -> np.ndarray:
@@ -177,70 +181,24 @@ class ExtendedRange(Masses):
 
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> ExtendedRange:
         """Applied to mantissas and to exponents."""
-        return ExtendedRange(function(self.mantissa), function(self.exponent))
+        return ExtendedRange(np.stack([function(row) for row in self.values]))
 
     def remapped(self, remap: Remap) -> ExtendedRange:
         """On another forest."""
-        return ExtendedRange(*remap.extended(self.mantissa, self.exponent))
+        return ExtendedRange(np.stack(remap.extended(self.mantissa, self.exponent)))
 
     def plus(self, added: np.ndarray) -> ExtendedRange:
         """With others added."""
-        other = ExtendedRange.of(added)
-        return self._mixed(other, 1.0, 1.0)
+        return self._plus(ExtendedRange.of(added))
 
     def times(self, kept: np.ndarray) -> ExtendedRange:
         """A part of each."""
-        rest = ExtendedRange(self.mantissa * kept, self.exponent)
-        return rest._mixed(ExtendedRange.of(np.zeros(len(kept))), 1.0, 1.0)
+        rest = ExtendedRange(self.values * np.stack([kept, np.ones(len(kept))]))
+        return rest._plus(ExtendedRange.of(np.zeros(len(kept))))
 
-    def euler(
-        self,
-        transport: Transport,
-        flux: np.ndarray,
-        length: float,
-        before: ExtendedRange,
-        share: float,
-    ) -> None:
-        """Forward Euler step and mean with `before`, in place. Collective."""
-        volumes = transport.volumes
-        d, owned = volumes.dimension, volumes.owned
-        vectors = transport.extended_vectors
-        mantissa, exponent = vectors[0].array, vectors[1].array
-        mantissa[:owned], exponent[:owned] = self.mantissa, self.exponent
-        factors = vectors[2].array.reshape(-1, d)
-        factors[:owned] = 1.0
-        for vector in vectors[:2]:
-            vector.scatter_forward()
-        if transport.slopes is not None:
-            log_density = ExtendedRange(mantissa, exponent).log - transport.log_volume
-            face_factors(
-                transport.facets, log_density, volumes.neighbours, transport.slopes, factors
-            )
-        vectors[2].scatter_forward()
-        self.mantissa, self.exponent = _euler(
-            flux * length,
-            volumes.cell_facets,
-            volumes.cell_signs,
-            volumes.neighbours,
-            volumes.neighbour_facets,
-            volumes.volume,
-            factors,
-            mantissa,
-            exponent,
-        )
-        if share:
-            mixed = before._mixed(self, share, 1 - share)
-            self.mantissa, self.exponent = mixed.mantissa, mixed.exponent
-
-    def flush_and_check(self) -> float:
-        """There is nothing to flush."""
-        valid = np.isfinite(self.mantissa).all() and (self.mantissa >= 0).all()
-        return 0.0 if valid else math.inf
-
-    def _mixed(self, other: ExtendedRange, weight: float, other_weight: float) -> ExtendedRange:
-        """Return weight M + other_weight M', cell by cell."""
-        arrays = self.mantissa, self.exponent, other.mantissa, other.exponent
-        return ExtendedRange(*_mixed(*arrays, weight, other_weight))
+    def _plus(self, other: ExtendedRange) -> ExtendedRange:
+        """Return M + M', cell by cell."""
+        return ExtendedRange(_sum(self.values, other.values))
 
 
 def of_arrays(arrays: Mapping[str, np.ndarray]) -> Masses:
@@ -251,72 +209,37 @@ def of_arrays(arrays: Mapping[str, np.ndarray]) -> Masses:
             f"{', '.join(sorted(arrays))}"
         )
     if MANTISSA in arrays:
-        return ExtendedRange(np.array(arrays[MANTISSA]), np.array(arrays[EXPONENT]))
+        return ExtendedRange(np.stack([arrays[MANTISSA], arrays[EXPONENT]]).astype(float))
     return Doubles(np.array(arrays[MASSES], dtype=float))
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
 @kernel
-def flush_and_check(masses):
-    """Set tiny masses to zero; return -log of the smallest left, inf where one is no mass."""
+def flush_and_check(values):
+    """See `Masses.flush_and_check`; in the extended range there is nothing to flush."""
+    masses = values if values.ndim == 1 else values[0]  # known to the compiler
     valid = True
     smallest = 1.0
     for c in range(masses.size):
         if not 0.0 <= masses[c] < np.inf:
             valid = False
-        elif masses[c] < TINY:
-            masses[c] = 0.0
-        else:
-            smallest = min(smallest, masses[c])
+        elif values.ndim == 1:
+            if masses[c] < TINY:
+                masses[c] = 0.0
+            else:
+                smallest = min(smallest, masses[c])
     return -math.log(smallest) if valid else np.inf
 
 
-@part
-def _scaled(mantissa, shift):
-    """Return mantissa 2^shift; below the last digit of anything it is added to, zero."""
-    return math.ldexp(mantissa, int(shift)) if shift > -1000 else 0.0
-
-
 @kernel
-def _euler(
-    flow, cell_facets, cell_signs, neighbours, neighbour_facets, volume, factors, mantissa, exponent
-):
-    cells, d = cell_facets.shape
-    new_mantissa = np.empty(cells)
-    new_exponent = np.empty(cells)
-    for c in range(cells):
-        # The largest exponent among those that contribute is the common scale of the sum.
-        scale = exponent[c]
-        for i in range(d):
-            if cell_signs[c, i] * flow[cell_facets[c, i]] < 0:
-                scale = max(scale, exponent[neighbours[c, i]])
-        out = 0.0
-        total = 0.0
-        for i in range(d):
-            outward = cell_signs[c, i] * flow[cell_facets[c, i]]
-            if outward > 0:
-                out += outward * factors[c, i]
-            elif outward < 0:
-                j = neighbours[c, i]
-                share = -outward * factors[j, neighbour_facets[c, i]] / volume[j]
-                total += share * _scaled(mantissa[j], exponent[j] - scale)
-        total += max(1.0 - out / volume[c], 0.0) * _scaled(mantissa[c], exponent[c] - scale)
+def _sum(values, others):
+    """Return M + M', cell by cell, as mantissas and exponents."""
+    result = np.empty_like(values)
+    for c in range(values.shape[1]):
+        scale = max(values[1, c], others[1, c])
+        total = scaled(values[0, c], values[1, c] - scale)
+        total += scaled(others[0, c], others[1, c] - scale)
         fraction, power = math.frexp(total)
-        new_mantissa[c] = fraction
-        new_exponent[c] = scale + power if total > 0 else ZERO_EXPONENT
-    return new_mantissa, new_exponent
-
-
-@kernel
-def _mixed(mantissa, exponent, other_mantissa, other_exponent, weight, other_weight):
-    """Return weight M + other_weight M', cell by cell."""
-    new_mantissa = np.empty_like(mantissa)
-    new_exponent = np.empty_like(exponent)
-    for c in range(len(mantissa)):
-        scale = max(exponent[c], other_exponent[c])
-        total = weight * _scaled(mantissa[c], exponent[c] - scale)
-        total += other_weight * _scaled(other_mantissa[c], other_exponent[c] - scale)
-        fraction, power = math.frexp(total)
-        new_mantissa[c] = fraction
-        new_exponent[c] = scale + power if total > 0 else ZERO_EXPONENT
-    return new_mantissa, new_exponent
+        result[0, c] = fraction
+        result[1, c] = scale + power if total > 0 else ZERO_EXPONENT
+    return result

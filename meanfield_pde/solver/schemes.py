@@ -31,10 +31,11 @@ def slope_weights(volumes: FiniteVolumes, arrows: np.ndarray) -> np.ndarray:
 
 
 def least_squares_slopes(volumes: FiniteVolumes) -> np.ndarray:
-    """W of `slope_weights` for the ways from the centres of own cells to their facets."""
+    """W of `slope_weights` for the ways from the centres of own cells to points of their facets."""
     x = volumes.centre[: volumes.owned, None]
-    to_facets = geometry.tangent_vector(x, volumes.facet_midpoint[volumes.cell_facets])
-    return slope_weights(volumes, to_facets)
+    points = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
+    ways = geometry.tangent_vector(x, points.reshape(volumes.owned, -1, volumes.dimension))
+    return slope_weights(volumes, ways)
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,22 @@ class Scheme:
 
     Attributes:
         accurate: the value at which steps are taken, with room for the velocity to change.
-        slopes: g_f as weights W[c, i, j] of log rho_j - log rho_c; facet i lies between own cell c
-            and its neighbour i, and j are its neighbours in the same order. None for g_f = 0.
+        slopes: g as weights W[c, k, j] of log rho_j - log rho_c, for own cells c, their neighbours
+            j, and the points k of their facets: those of facet 0, which lies between the cell and
+            its neighbour 0, then those of facet 1, and so on. None for g = 0.
+        quadratic: whether slopes are taken only where `mesh.quadratic_fit` does not resolve rho.
     """
 
     accurate: float
     slopes: Callable[[FiniteVolumes], np.ndarray] | None = None
+    quadratic: bool = False
+
+    @property
+    def rings(self) -> int:
+        """How far from an own cell those are that its facets take densities from."""
+        if self.quadratic:
+            return 3
+        return 1 if self.slopes is None else 2
 
     @property
     def positive(self) -> float:
@@ -58,5 +69,6 @@ class Scheme:
 
 SCHEMES = {
     "muscl": Scheme(accurate=0.3, slopes=least_squares_slopes),
+    "quadratic": Scheme(accurate=0.3, slopes=least_squares_slopes, quadratic=True),
     "upwind": Scheme(accurate=0.9),
 }

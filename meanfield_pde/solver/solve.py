@@ -63,7 +63,8 @@ def solve(
         noise: its strength sigma >= 0.
         save_at: times to save besides the start and the end.
         save_every: the interval between saved times, instead of `save_at`.
-        scheme: a name in `solver.schemes.SCHEMES`: "muscl" (second order), "upwind" (first).
+        scheme: a name in `solver.schemes.SCHEMES`: "quadratic" (third order), "muscl"
+            (second), "upwind" (first).
         tolerance: bound on the error of the attention sum.
         step_tolerance: bound on the error of steps in time, per unit of time: of the place of the
             mass, in widths of the attention kernel, and of log rho on the mean.

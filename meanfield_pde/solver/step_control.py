@@ -111,7 +111,7 @@ def estimate(
     volumes = rhs.transport.volumes
     first, second, third = (stage.flux for stage in stages)
     bend = first - 2 * second + third
-    outflow = (volumes.cell_signs * bend[volumes.cell_facets]).sum(axis=1)
+    outflow = (volumes.cell_signs * bend.sum(axis=1)[volumes.cell_facets]).sum(axis=1)
     own = masses @ volumes.speed(bend), np.abs(outflow).sum(), volumes.volume[: volumes.owned].sum()
     sizes = (np.abs(one).sum() for one in (bend, second - first, volumes.facet_length))
     found = totals(volumes.comm, np.array([*own, *sizes]))

@@ -3,15 +3,22 @@
     q_f = integral over facet f of <V m(x), conormal>
 
 The conormal of a geodesic edge is constant along it and tangent to the sphere, so that the
-projection P_x drops out. On the circle a facet is a point; on the sphere m is evaluated at the
-vertices, half as many as cells, and its mean along an edge is a weighted sum of the values near by.
-Without the denominator of the softmax, m(x) is the mean times Z(x).
+projection P_x drops out. On the circle a facet is a point. On the sphere the flux is in two parts,
+which belong to the Gauss points of the edge: density and velocity vary along it together, and the
+product of their means would leave an error of second order. With m_a and m_b at the ends,
+
+    q_f = L <V (mean of m -+ (m_b - m_a) / (2 sqrt 3)), conormal> / 2 each.
+
+m is evaluated at the vertices, half as many as cells, and its mean along an edge is a weighted sum
+of the values near by; at zero temperature, where nothing has to be summed, it is evaluated on the
+edges. Without the denominator of the softmax, m(x) is the mean times Z(x).
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-import scipy.sparse
 
 from meanfield_pde.amr.patches import NONE, Field, Patches
 from meanfield_pde.amr.patches import sources as patch_sources
@@ -27,6 +34,9 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.support.kernels import kernel
+
+# Of the rise along an edge, for half of the value at a Gauss point.
+_TO_POINT = 0.25 / math.sqrt(3)
 
 
 class TermSources:
@@ -101,20 +111,19 @@ class MeanField:
         self.attention = attention
         self.volumes = volumes
         self.tolerance = tolerance
-        self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
-        # The vertices that the facets of this rank need, and the means from them.
-        means = volumes.facet_means
-        self._near = np.unique(means.indices)
-        columns = np.searchsorted(self._near, means.indices)
-        shape = (means.shape[0], len(self._near))
-        self._facet_mean = scipy.sparse.csr_array((means.data, columns, means.indptr), shape)
         self._fixed: np.ndarray | None = None
         self._summed = False
         self.largest_weight = 1.0
         self._norm = float(np.linalg.norm(attention.value, 2))
         if attention.zero_temperature:
-            self._fixed = self._facet_flux(attention.mean(volumes.vertices[self._near]))
+            self._fixed = _integrated(volumes, lambda x: attention.mean(x) @ attention.value.T)
         else:
+            # The vertices that the facets of this rank need, and the means from them.
+            means, ends = volumes.facet_means, volumes.facet_vertices
+            self._near = near = np.union1d(means.indices, ends)
+            columns = np.searchsorted(near, means.indices)
+            self._facet_mean = means.indptr, columns, means.data, np.searchsorted(near, ends)
+            self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
             self.sources = TermSources(attention, volumes, self._means_of, sub_cell=sub_cell)
             points, vertices = self.sources.points, volumes.vertices
             scores = self._scores = attention.scores(vertices)
@@ -140,7 +149,7 @@ class MeanField:
         return f"attention sum, {points} a cell: {self._sum.method}"
 
     def facet_flux(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
-        """Fluxes q_f through the facets of this rank. Collective.
+        """Fluxes through the facets of this rank, facets x points. Collective.
 
         Args:
             log_masses: of own cells; they may be below the range of doubles.
@@ -216,9 +225,7 @@ class MeanField:
         return with_points(sums, scores, *patch_sources(patches, self.volumes.dimension))
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:
-        mean = self._facet_mean
-        means = np.ascontiguousarray(vertex_means)
-        return _pushed(self._push, mean.indptr, mean.indices, mean.data, means)
+        return _pushed(self._push, *self._facet_mean, np.ascontiguousarray(vertex_means))
 
 
 class PointwiseFlux:
@@ -241,7 +248,6 @@ class PointwiseFlux:
         self.speed = term.speed_bound
         self.fixed = not term.depends_on_density
         self._volumes, self._tolerance = volumes, tolerance
-        self._points, self._weights = geometry.facet_rule(volumes.facet_points)
         self._flux: np.ndarray | None = None
         if self.fixed:
             self._flux = self._integrated(None)
@@ -266,21 +272,27 @@ class PointwiseFlux:
         return push / max(self.speed, 1e-300)
 
     def _integrated(self, sources: Sources | None) -> np.ndarray:
-        volumes, points = self._volumes, self._points
-        flat = points.reshape(-1, volumes.dimension)
-        push = self.term.push(flat, sources, tolerance=self._tolerance).reshape(points.shape)
-        mean = np.einsum("fq,fqd->fd", self._weights, push)
-        return np.asarray(volumes.facet_length * (mean * volumes.facet_conormal).sum(axis=1))
+        term, tolerance = self.term, self._tolerance
+        return _integrated(self._volumes, lambda x: term.push(x, sources, tolerance=tolerance))
 
     def vertex_velocity(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
         """The velocity at all vertices. Collective."""
         return self.field(log_masses, patches)(self._volumes.vertices)
 
 
+def _integrated(volumes: FiniteVolumes, push: Field) -> np.ndarray:
+    """Fluxes through facets of a push that can be evaluated at any points."""
+    points, shares = geometry.facet_rule(volumes.facet_points)
+    pushes = push(points.reshape(-1, volumes.dimension)).reshape(points.shape)
+    across = np.einsum("fkd,fd->fk", pushes, volumes.facet_conormal)
+    return np.ascontiguousarray(volumes.facet_length[:, None] * (across @ shares.T))
+
+
 @kernel
-def _pushed(push, pointers, indices, shares, vertex_means):
-    """push_f . (mean along facet f), the mean being a sparse matrix times those at vertices."""
-    flux = np.empty(push.shape[0])
+def _pushed(push, pointers, indices, shares, ends, vertex_means):
+    """push_f . (means at points of facet f); the mean of both is a matrix times vertex means."""
+    points = ends.shape[1]
+    flux = np.empty((push.shape[0], points))
     for f in range(push.shape[0]):
         total = 0.0
         for e in range(pointers[f], pointers[f + 1]):
@@ -288,5 +300,12 @@ def _pushed(push, pointers, indices, shares, vertex_means):
             for i in range(push.shape[1]):
                 along += push[f, i] * vertex_means[indices[e], i]
             total += shares[e] * along
-        flux[f] = total
+        if points == 1:
+            flux[f, 0] = total
+        else:
+            rise = 0.0
+            for i in range(push.shape[1]):
+                rise += push[f, i] * (vertex_means[ends[f, 1], i] - vertex_means[ends[f, 0], i])
+            flux[f, 0] = 0.5 * total - _TO_POINT * rise
+            flux[f, 1] = 0.5 * total + _TO_POINT * rise
     return flux

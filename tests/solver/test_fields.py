@@ -108,7 +108,7 @@ class Watch(Observer):
         """Take the fluxes of this time."""
         evolution = simulation.evolution
         volumes = evolution.equation.volumes
-        across = evolution.velocity().flux / volumes.facet_length
+        across = evolution.velocity().flux.sum(axis=1) / volumes.facet_length
         self.seen.append((volumes.facet_points[:, 0].copy(), volumes.facet_conormal, across))
 
 
