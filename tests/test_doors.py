@@ -309,7 +309,7 @@ main()
             assert option.split()[-1] in ended.stderr
     assert main(*run, tmp_path / "other")[0] == 0
     ours, other = (read_result(tmp_path / one).history for one in ("out", "other"))
-    assert ours["step"][-1] > other["step"][-1]
+    assert ours["mean_x"][-1] != other["mean_x"][-1]
     assert ours["mean_x"][-1] == pytest.approx(other["mean_x"][-1], abs=1e-3)
     code, message = main(*run, tmp_path / "third", "-forward_euler")
     assert code == 2
