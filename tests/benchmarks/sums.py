@@ -1,0 +1,276 @@
+"""Attention sums per unit of time, and the error in time that they leave.
+
+    python -m tests.benchmarks.sums [--quick] [--surface circle|sphere] [--beta B ...]
+        [--cells N ...] [--shorter F ...] [--scheme NAME] [--save FOLDER] [--before FILE]
+
+The matrices and initial densities of `demos/circle.toml` and `demos/sphere.toml` on uniform meshes,
+to about the end of the first concentration. 'Shorter' is by how many times steps are shorter than
+those that the solver takes by itself. Errors are against a reference whose steps are 25 or 8 times
+shorter ('reference'): L1 of the density, the mean of |log rho - log rho'| over the cells, and the
+largest of the differences of first and second moments. 'Seconds' are processor time of steps, with
+the share that sums have of it; diagnostics and what is compiled are not counted.
+
+With `--save` references are kept as `.npy` and read again, and the numbers are added to
+`sums.jsonl`. `--before` takes such a file of another version, and prints for each row how many
+sums that one took at the same error in L1, by interpolation between its rows (log-log), or its
+fewest where its largest error is smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meanfield_pde import Attention, read_case, solve
+from meanfield_pde.attention.sum.shared import SharedSum
+from meanfield_pde.solver.schemes import SCHEMES
+from meanfield_pde.solver.simulation import Observer, Simulation
+from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.step_control import StepSettings
+from tests.benchmarks.tables import Table, is_quick
+from tests.problems import MESHES
+
+DEMOS = Path(__file__).parents[2] / "demos"
+SURFACES = {"circle": 2, "sphere": 3}
+# A step is shortened by these factors, and by one of these for a reference: 25 where that takes a
+# minute or two, since errors of second order are then 1/625 of themselves.
+FACTORS = (0.5, 1.0, 2.0, 4.0)
+FINE, AFFORDABLE = 25.0, 8.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A demo at some beta, to a time, on a mesh."""
+
+    surface: str
+    cells: int
+    beta: float
+    until: float
+    fine: float = FINE
+    factors: Sequence[float] = FACTORS
+
+    @property
+    def name(self) -> str:
+        """Of the file of its reference."""
+        return f"{self.surface}-{self.cells}-beta{self.beta:g}-t{self.until:g}"
+
+
+def problems() -> list[Problem]:
+    """All cases, those that take long last."""
+    long = {1.0: 2.0, 10.0: 2.0, 100.0: 6.0, 300.0: 4.0, 1000.0: 2.0}
+    short = long | {100.0: 3.0, 300.0: 2.0}
+    sizes = [("circle", 400), ("circle", 1600), ("sphere", 1280), ("sphere", 5120)]
+    found = [Problem(*size, beta, until) for size in sizes for beta, until in long.items()]
+    for cells, betas in ((20_480, tuple(short)), (81_920, (1.0, 10.0))):
+        for beta in betas:
+            room = cells == 20_480 and beta <= 10
+            fine, factors = (FINE, FACTORS) if room else (AFFORDABLE, (1.0, 2.0))
+            found.append(Problem("sphere", cells, beta, short[beta], fine, factors))
+    return found
+
+
+def shorter(factor: float, scheme: str) -> StepSettings:
+    """Settings of steps that many times as short; the limit of transport is never made larger."""
+    courant = SCHEMES[scheme].accurate / max(1.0, factor)
+    return StepSettings(growth=StepSettings().growth / factor, courant=courant)
+
+
+class Counter(Observer):
+    """Counts the attention sums of steps, not those of diagnostics, and the time of both.
+
+    Attributes:
+        sums: from the first saved time to the last step.
+        seconds: processor time, of the steps and of their sums.
+    """
+
+    def __init__(self) -> None:
+        self.sums, self.seconds = 0, (0.0, 0.0)
+        self._made, self._spent = 0, 0.0
+        self._begin: tuple[int, float, float] | None = None
+
+    @contextmanager
+    def counting(self) -> Iterator[Counter]:
+        """Count what is summed meanwhile."""
+        inner = SharedSum.__call__
+
+        def counted(*arguments: Any, **named: Any) -> np.ndarray:
+            begun = time.process_time()
+            found = inner(*arguments, **named)
+            self._spent += time.process_time() - begun
+            self._made += 1
+            return found
+
+        SharedSum.__call__ = counted  # type: ignore[method-assign]
+        try:
+            yield self
+        finally:
+            SharedSum.__call__ = inner  # type: ignore[method-assign]
+
+    def saved(self, simulation: Simulation) -> None:
+        """The row of time 0 is not one of a step."""
+        self._begin = self._begin or (self._made, time.process_time(), self._spent)
+
+    def stepped(self, simulation: Simulation) -> None:
+        """What has been summed up to here."""
+        if self._begin is not None:
+            made, begun, spent = self._begin
+            self.sums = self._made - made
+            self.seconds = time.process_time() - begun, self._spent - spent
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a run took, and how far it is from the reference."""
+
+    problem: str
+    settings: dict[str, Any]
+    shorter: float
+    steps: int
+    sums: int
+    l1: float
+    log_error: float
+    moments: float
+    seconds: float
+    share: float
+    scheme: str = "muscl"
+    reference: float = field(default=FINE)
+
+
+def run(problem: Problem, factor: float, scheme: str) -> tuple[Solution, Counter, StepSettings]:
+    """The solution with steps that many times as short, with its sums counted."""
+    case = read_case(DEMOS / f"{problem.surface}.toml")
+    assert isinstance(case.attention, Attention)
+    settings = StepSettings() if factor == 1 else shorter(factor, scheme)
+    with Counter().counting() as counter:
+        solution = solve(
+            case.attention.with_beta(problem.beta),
+            MESHES[SURFACES[problem.surface]](problem.cells),
+            case.initial,
+            until=problem.until,
+            scheme=scheme,
+            threads=1,
+            steps=settings,
+            observers=[counter],
+        )
+    return solution, counter, settings
+
+
+def differences(solution: Solution, density: np.ndarray) -> tuple[float, float, float]:
+    """L1 of the density at the end, mean error of its logarithm, and largest one of a moment."""
+    found, measure = solution.density[-1], solution.measure(-1)
+    volumes = measure.masses / found
+    l1 = float(np.abs(found - density) @ volumes)
+    logs = float(np.abs(np.log(found) - np.log(density)).mean())
+    change = (found - density) * volumes
+    first = measure.points.T @ change
+    second = (measure.points * change[:, None]).T @ measure.points
+    return l1, logs, float(max(np.abs(first).max(), np.abs(second).max()))
+
+
+def sums_at(error: float, rows: Sequence[dict[str, Any]]) -> float:
+    """The sums that some rows take at an error in L1; nan below their smallest."""
+    known = sorted((math.log(row["l1"]), math.log(row["sums"])) for row in rows)
+    places, logs = (np.array(one) for one in zip(*known, strict=True))
+    return float(np.exp(np.interp(math.log(error), places, logs, left=math.nan)))
+
+
+def reference(problem: Problem, scheme: str, folder: Path | None) -> np.ndarray:
+    """The density of short steps, read from the folder if it is there."""
+    path = folder and folder / f"{problem.name}-{scheme}.npy"
+    if path and path.exists():
+        return np.asarray(np.load(path))
+    density = np.array(run(problem, problem.fine, scheme)[0].density[-1])
+    if path:
+        np.save(path, density)
+    return density
+
+
+def measure(
+    problem: Problem, scheme: str, folder: Path | None, factors: Sequence[float]
+) -> Iterator[Row]:
+    """The rows of a problem."""
+    density = reference(problem, scheme, folder)
+    for factor in factors:
+        solution, counter, settings = run(problem, factor, scheme)
+        seconds, of_sums = counter.seconds
+        yield Row(
+            problem.name,
+            {name: value for name, value in asdict(settings).items() if value is not None},
+            factor,
+            solution.steps,
+            counter.sums,
+            *differences(solution, density),
+            seconds,
+            of_sums / max(seconds, 1e-9),
+            scheme,
+            problem.fine,
+        )
+
+
+def main() -> None:
+    """Print the table."""
+    quick = is_quick(__doc__)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--surface", choices=SURFACES)
+    parser.add_argument("--beta", type=float, nargs="+")
+    parser.add_argument("--cells", type=int, nargs="+")
+    parser.add_argument("--shorter", type=float, nargs="+", help="factors of steps, all meshes")
+    parser.add_argument("--scheme", choices=SCHEMES, default="muscl")
+    parser.add_argument("--save", type=Path, help="folder of references and of sums.jsonl")
+    parser.add_argument("--before", type=Path, help="sums.jsonl of another version")
+    asked = parser.parse_known_args()[0]
+    before: list[dict[str, Any]] = []
+    if asked.before:
+        before = [json.loads(line) for line in asked.before.read_text().splitlines()]
+    if asked.save:
+        asked.save.mkdir(parents=True, exist_ok=True)
+    columns = ["surface", "cells", "beta", "t", "shorter", "reference", "steps", "sums"]
+    columns += ["sums / t", "L1", "log rho", "moments", "seconds", "share", "before", "times"]
+    table = Table("Attention sums and errors in time, one thread", columns)
+    for surface in SURFACES:
+        run(Problem(surface, 20, 10.0, 0.1), 1.0, asked.scheme)  # compiles
+    for problem in problems():
+        if (
+            asked.surface not in (None, problem.surface)
+            or problem.beta not in (asked.beta or [problem.beta])
+            or problem.cells not in (asked.cells or [problem.cells])
+            or (quick and (problem.cells > 1280 or problem.beta > 100))
+        ):
+            continue
+        old = [one for one in before if one["problem"] == problem.name]
+        for row in measure(problem, asked.scheme, asked.save, asked.shorter or problem.factors):
+            if asked.save:
+                with (asked.save / "sums.jsonl").open("a") as file:
+                    file.write(json.dumps(asdict(row)) + "\n")
+            equal = sums_at(row.l1, old) if old else math.nan
+            table.row(
+                problem.surface,
+                problem.cells,
+                f"{problem.beta:g}",
+                f"{problem.until:g}",
+                f"{row.shorter:g}",
+                f"{row.reference:g}",
+                row.steps,
+                row.sums,
+                f"{row.sums / problem.until:.1f}",
+                f"{row.l1:.1e}",
+                f"{row.log_error:.1e}",
+                f"{row.moments:.1e}",
+                f"{row.seconds:.2f}",
+                f"{row.share:.0%}",
+                f"{equal:.0f}" if equal == equal else "-",
+                f"{equal / row.sums:.2f}" if equal == equal else "-",
+            )
+
+
+if __name__ == "__main__":
+    main()
