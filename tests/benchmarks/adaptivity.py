@@ -10,7 +10,8 @@ sphere be bounded from both sides (`exact_distance`). 'Estimate' is the column w
 the history; seconds are processor time of one thread, compilation aside. Lifetimes are those of
 `demos/circle-lopsided.toml`, with few cells and several tolerances, and of three cases on the
 sphere in `demos/`; below each of these tables stands how far half-way times are apart that differ
-in the mesh given alone (largest less smallest, over their mean). The other parts are in `moving_mesh`.
+in the mesh given alone (largest less smallest, over their mean). The other parts are in
+`moving_mesh`.
 """
 
 from __future__ import annotations
