@@ -1,7 +1,7 @@
 """Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
 
     python -m tests.benchmarks.adaptivity [--quick] [--beta B ...]
-        [--case sphere|sphere-tilted|sphere-skew ...] [--given N ...] [--tolerance T ...]
+        [--case sphere|sphere-inclined|sphere-skew ...] [--given N ...] [--tolerance T ...]
         [--part w1|w1-sphere|w1-beta|w1-beta-sphere|lifetimes|sphere|axis|travelling|cost]
 
 At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
@@ -48,7 +48,7 @@ Run = tuple[int, float | None]  # cells of the (coarsest) mesh, and the toleranc
 # bisections of one another.
 SPHERES = {
     "sphere": (100.0, 200.0, 300.0),
-    "sphere-tilted": (120.0,),
+    "sphere-inclined": (120.0,),
     "sphere-skew": (100.0,),
 }
 GIVEN = (320, 1620, 2880, 3920, 5120)
