@@ -12,7 +12,15 @@ from meanfield_pde import ProjectionLimit, circle_mesh, solve
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh import geometry
 from tests.benchmarks.adaptivity import GIVEN, SPHERES, sphere_case, sphere_runs, spread
-from tests.benchmarks.sums import Counter, Problem, differences, measure, run, sums_at
+from tests.benchmarks.sums import (
+    Counter,
+    Problem,
+    differences,
+    given_density,
+    measure,
+    run,
+    sums_at,
+)
 from tests.benchmarks.tails import (
     AWAY,
     attention,
@@ -22,7 +30,7 @@ from tests.benchmarks.tails import (
     exact_log_masses,
     order,
 )
-from tests.problems import MIXTURE, SURFACES, metastable
+from tests.problems import MESHES, MIXTURE, SURFACES, metastable
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -91,6 +99,22 @@ def test_steps_that_are_shorter_leave_less_error() -> None:
     l1, logs, moments = differences(solution, 2 * known)
     assert (l1, logs) == pytest.approx((1, math.log(2)))
     assert moments <= 1
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_masses_of_adaptive_meshes_in_the_cells_given(d: int) -> None:
+    """Halves of halves of a cell are where their centres are, by angle or by the nearest centre."""
+    attention = metastable(40.0) if d == 2 else sphere_case()[0]
+    solution = solve(attention, MESHES[d](20), until=0.05, adapt=0.3 if d == 2 else 0.6)
+    found = given_density(solution) * solution.volumes
+    cells, masses = solution.cells_at(-1), solution.store.read(-1)
+    assert len(masses) > 20
+    if d == 2:
+        angle = np.arctan2(*cells.points.T[::-1]) % (2 * math.pi)
+        place = (angle * 20 / (2 * math.pi)).astype(int)
+    else:  # faces of an icosahedron
+        place = (cells.points @ solution.points.T).argmax(axis=1)
+    np.testing.assert_allclose(found, np.bincount(place, masses, 20), rtol=1e-14)
 
 
 def test_sums_at_equal_error() -> None:

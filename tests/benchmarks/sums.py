@@ -1,6 +1,6 @@
 """Attention sums per unit of time, and the error in time that they leave.
 
-    python -m tests.benchmarks.sums [--quick] [--surface circle|sphere] [--beta B ...]
+    python -m tests.benchmarks.sums [--quick] [--adaptive] [--surface circle|sphere] [--beta B ...]
         [--cells N ...] [--shorter F ...] [--scheme NAME] [--save FOLDER] [--before FILE]
 
 The matrices and initial densities of `demos/circle.toml` and `demos/sphere.toml` on uniform meshes,
@@ -8,7 +8,9 @@ to about the end of the first concentration. 'Shorter' is by how many times step
 those that the solver takes by itself. Errors are against a reference whose steps are 25 or 8 times
 shorter ('reference'): L1 of the density, the mean of |log rho - log rho'| over the cells, and the
 largest of the differences of first and second moments. 'Seconds' are processor time of steps, with
-the share that sums have of it; diagnostics and what is compiled are not counted.
+the share that sums have of it; diagnostics and what is compiled are not counted. With `--adaptive`
+meshes are adaptive, and errors are those of the masses that the cells of the given mesh hold; the
+mesh is looked at after steps, so that its own part of the error changes with them, too.
 
 With `--save` references are kept as `.npy` and read again, and the numbers are added to
 `sums.jsonl`. `--before` takes such a file of another version, and prints for each row how many
@@ -36,6 +38,7 @@ from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.step_control import StepSettings
+from tests.benchmarks.attention import CHUNK
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import MESHES
 
@@ -57,11 +60,13 @@ class Problem:
     until: float
     fine: float = FINE
     factors: Sequence[float] = FACTORS
+    adapt: float | None = None
 
     @property
     def name(self) -> str:
         """Of the file of its reference."""
-        return f"{self.surface}-{self.cells}-beta{self.beta:g}-t{self.until:g}"
+        adaptive = f"-adapt{self.adapt:g}" if self.adapt else ""
+        return f"{self.surface}-{self.cells}-beta{self.beta:g}-t{self.until:g}{adaptive}"
 
 
 def problems() -> list[Problem]:
@@ -78,10 +83,26 @@ def problems() -> list[Problem]:
     return found
 
 
+def adaptive_problems() -> list[Problem]:
+    """The same for adaptive meshes, with the tolerance of the page on them."""
+    times = {10.0: 2.0, 100.0: 3.0, 300.0: 2.0, 1000.0: 2.0}
+    sizes = [("circle", 200, 1e-3, times), ("sphere", 320, 1e-2, dict(list(times.items())[:3]))]
+    return [
+        Problem(surface, cells, beta, until, AFFORDABLE, FACTORS[:3], adapt)
+        for surface, cells, adapt, known in sizes
+        for beta, until in known.items()
+    ]
+
+
 def shorter(factor: float, scheme: str) -> StepSettings:
     """Settings of steps that many times as short; the limit of transport is never made larger."""
-    courant = SCHEMES[scheme].accurate / max(1.0, factor)
-    return StepSettings(growth=StepSettings().growth / factor, courant=courant)
+    default = StepSettings()
+    return StepSettings(
+        growth=default.growth / factor,
+        courant=SCHEMES[scheme].accurate / max(1.0, factor),
+        change=default.change / factor,
+        crossed=default.crossed / factor,
+    )
 
 
 class Counter(Observer):
@@ -158,22 +179,35 @@ def run(problem: Problem, factor: float, scheme: str) -> tuple[Solution, Counter
             until=problem.until,
             scheme=scheme,
             threads=1,
+            adapt=problem.adapt,
             steps=settings,
             observers=[counter],
         )
     return solution, counter, settings
 
 
+def given_density(solution: Solution) -> np.ndarray:
+    """The last density in the cells of the mesh given, of which the last cells are parts."""
+    masses, corners = solution.store.read(-1), solution.vertices
+    if solution.store.moves:
+        inverse, points = np.linalg.inv(corners), solution.cells_at(-1).points
+        place = np.empty(len(points), dtype=int)
+        for start in range(0, len(points), CHUNK):
+            part = slice(start, start + CHUNK)
+            # x = sum_i coordinate_i corner_i, with all of them >= 0 in the cell that holds x.
+            place[part] = np.einsum("pd,cdi->pci", points[part], inverse).min(2).argmax(1)
+        masses = np.bincount(place, masses, len(corners))
+    return np.asarray(masses / solution.volumes)
+
+
 def differences(solution: Solution, density: np.ndarray) -> tuple[float, float, float]:
     """L1 of the density at the end, mean error of its logarithm, and largest one of a moment."""
-    found, measure = solution.density[-1], solution.measure(-1)
-    volumes = measure.masses / found
-    l1 = float(np.abs(found - density) @ volumes)
+    found = given_density(solution)
     logs = float(np.abs(np.log(found) - np.log(density)).mean())
-    change = (found - density) * volumes
-    first = measure.points.T @ change
-    second = (measure.points * change[:, None]).T @ measure.points
-    return l1, logs, float(max(np.abs(first).max(), np.abs(second).max()))
+    change = (found - density) * solution.volumes
+    first = solution.points.T @ change
+    second = (solution.points * change[:, None]).T @ solution.points
+    return float(np.abs(change).sum()), logs, float(max(np.abs(first).max(), np.abs(second).max()))
 
 
 def sums_at(error: float, rows: Sequence[dict[str, Any]]) -> float:
@@ -188,7 +222,7 @@ def reference(problem: Problem, scheme: str, folder: Path | None) -> np.ndarray:
     path = folder and folder / f"{problem.name}-{scheme}.npy"
     if path and path.exists():
         return np.asarray(np.load(path))
-    density = np.array(run(problem, problem.fine, scheme)[0].density[-1])
+    density = given_density(run(problem, problem.fine, scheme)[0])
     if path:
         np.save(path, density)
     return density
@@ -220,6 +254,7 @@ def main() -> None:
     """Print the table."""
     quick = is_quick(__doc__)
     parser = argparse.ArgumentParser()
+    parser.add_argument("--adaptive", action="store_true", help="adaptive meshes instead")
     parser.add_argument("--surface", choices=SURFACES)
     parser.add_argument("--beta", type=float, nargs="+")
     parser.add_argument("--cells", type=int, nargs="+")
@@ -238,7 +273,7 @@ def main() -> None:
     table = Table("Attention sums and errors in time, one thread", columns)
     for surface in SURFACES:
         run(Problem(surface, 20, 10.0, 0.1), 1.0, asked.scheme)  # compiles
-    for problem in problems():
+    for problem in adaptive_problems() if asked.adaptive else problems():
         if (
             asked.surface not in (None, problem.surface)
             or problem.beta not in (asked.beta or [problem.beta])
