@@ -9,6 +9,7 @@ import pytest
 import scipy.linalg
 
 from meanfield_pde import ProjectionLimit, circle_mesh, solve
+from meanfield_pde.amr.forest import DEEPEST, Forest
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh import geometry
 from tests.benchmarks.adaptivity import GIVEN, SPHERES, sphere_case, sphere_runs, spread
@@ -16,7 +17,7 @@ from tests.benchmarks.sums import (
     Counter,
     Problem,
     differences,
-    given_density,
+    in_given,
     measure,
     run,
     sums_at,
@@ -30,7 +31,7 @@ from tests.benchmarks.tails import (
     exact_log_masses,
     order,
 )
-from tests.problems import MESHES, MIXTURE, SURFACES, metastable
+from tests.problems import MIXTURE, SURFACES, metastable
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -69,8 +70,9 @@ def test_the_order_of_errors_by_the_width_of_cells() -> None:
     assert math.isnan(order(cells[:2], [1.0, 0.5], 2))
 
 
-def test_tails_are_of_second_order_on_the_circle() -> None:
-    errors = [errors_of("circle", 0, n, "muscl", 1.0, (1.0,))[0][0] for n in (320, 640)]
+@pytest.mark.parametrize("kind", ["uniform", "graded", "bisected"])
+def test_tails_are_of_second_order_on_the_circle(kind: str) -> None:
+    errors = [errors_of("circle", 0, n, "muscl", (1.0,), kind)[0][0] for n in (320, 640)]
     assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.3)
 
 
@@ -102,19 +104,15 @@ def test_steps_that_are_shorter_leave_less_error() -> None:
 
 
 @pytest.mark.parametrize("d", [2, 3])
-def test_masses_of_adaptive_meshes_in_the_cells_given(d: int) -> None:
-    """Halves of halves of a cell are where their centres are, by angle or by the nearest centre."""
-    attention = metastable(40.0) if d == 2 else sphere_case()[0]
-    solution = solve(attention, MESHES[d](20), until=0.05, adapt=0.3 if d == 2 else 0.6)
-    found = given_density(solution) * solution.volumes
-    cells, masses = solution.cells_at(-1), solution.store.read(-1)
-    assert len(masses) > 20
-    if d == 2:
-        angle = np.arctan2(*cells.points.T[::-1]) % (2 * math.pi)
-        place = (angle * 20 / (2 * math.pi)).astype(int)
-    else:  # faces of an icosahedron
-        place = (cells.points @ solution.points.T).argmax(axis=1)
-    np.testing.assert_allclose(found, np.bincount(place, masses, 20), rtol=1e-14)
+def test_masses_of_bisected_cells_in_those_given(d: int) -> None:
+    forest = Forest.of(SURFACES[d](80))
+    given = forest.corners
+    for part in (0.5, 0.0, -0.5):
+        forest = forest.refined(forest.corners[:, 0, 0] > part)
+    points = geometry.normalised(geometry.cell_mean(forest.corners))
+    masses = np.random.default_rng(0).random(forest.count)
+    expected = np.bincount(forest.keys >> DEEPEST, masses)
+    np.testing.assert_allclose(in_given(points, masses, given), expected, rtol=1e-14)
 
 
 def test_sums_at_equal_error() -> None:

@@ -186,17 +186,21 @@ def run(problem: Problem, factor: float, scheme: str) -> tuple[Solution, Counter
     return solution, counter, settings
 
 
+def in_given(points: np.ndarray, masses: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """The masses of points in geodesic cells, by the corners of these, cells x d x d."""
+    inverse, place = np.linalg.inv(corners), np.empty(len(points), dtype=int)
+    for start in range(0, len(points), CHUNK):
+        part = slice(start, start + CHUNK)
+        # x = sum_i coordinate_i corner_i, with all of them >= 0 in the cell that holds x.
+        place[part] = np.einsum("pd,cdi->pci", points[part], inverse).min(2).argmax(1)
+    return np.bincount(place, masses, len(corners))
+
+
 def given_density(solution: Solution) -> np.ndarray:
     """The last density in the cells of the mesh given, of which the last cells are parts."""
-    masses, corners = solution.store.read(-1), solution.vertices
+    masses = solution.store.read(-1)
     if solution.store.moves:
-        inverse, points = np.linalg.inv(corners), solution.cells_at(-1).points
-        place = np.empty(len(points), dtype=int)
-        for start in range(0, len(points), CHUNK):
-            part = slice(start, start + CHUNK)
-            # x = sum_i coordinate_i corner_i, with all of them >= 0 in the cell that holds x.
-            place[part] = np.einsum("pd,cdi->pci", points[part], inverse).min(2).argmax(1)
-        masses = np.bincount(place, masses, len(corners))
+        masses = in_given(solution.cells_at(-1).points, masses, solution.vertices)
     return np.asarray(masses / solution.volumes)
 
 

@@ -1,7 +1,7 @@
 """Order in the tails at zero temperature: log masses of cells against exact ones.
 
     python -m tests.benchmarks.tails [--quick] [--surface circle|sphere] [--seed N ...]
-        [--cells N ...] [--grade G] [--scheme NAME]
+        [--cells N ...] [--mesh uniform|graded|bisected] [--scheme NAME]
 
 With B orthogonal |B^T x| = 1, and tokens move by x' = P_x A x, A = V B^T, to M x / |M x| with
 M = exp(A t). So the density is, in d dimensions,
@@ -16,6 +16,9 @@ last eigenvalue, of length one. The error is the mean of |log M - log M_exact| o
 beside them is a cluster or a ridge that cells do not resolve. 'Order' is the slope of its logarithm
 in that of the cells' width, over the meshes of 1,280 cells and more. The lines 's' have the
 processor time of the steps, those 'ms' that of one step.
+
+Graded meshes are finer toward the last eigenvector, and bisected ones have cells of half the width
+in the half-space around it; columns are named by the cells that a uniform one would have.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ import scipy.linalg
 import scipy.stats
 
 from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
+from meanfield_pde.amr.forest import Forest
 from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.surface import build_mesh, circle_surface, sphere_surface
 from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.theory.fits import linear_fit
 from tests.benchmarks.sums import Counter
@@ -46,6 +51,7 @@ FITTED_FROM = 1280
 # Beyond 20,480 cells on the circle, at 5 minutes for each A, errors of third order are of rounding.
 CELLS = {"circle": (320, 1280, 5120, 20_480), "sphere": (320, 1280, 5120, 20_480, 81_920)}
 DIMENSIONS = {"circle": 2, "sphere": 3}
+GRADE = 3.0  # of graded meshes, of G = I + (g - 1) a a^T
 # Eigenvectors that are nearly parallel would make a mesh coarse for them (chosen, not tuned).
 _CONDITION = 3.0
 
@@ -104,25 +110,33 @@ def order(cells: Sequence[int], errors: Sequence[float], d: int) -> float:
 
 
 @cache
-def mesh_of(surface: str, cells: int, seed: int | None, grade: float) -> Any:
-    """The mesh of the solver; a graded one is finer toward the last eigenvector of the seed's A."""
-    make = circle_mesh if surface == "circle" else sphere_mesh
-    if seed is None:
+def mesh_of(surface: str, cells: int, kind: str = "uniform", seed: int = 0) -> Any:
+    """A mesh of the solver, for the A of a seed if it is not uniform."""
+    make, arrays = {
+        "circle": (circle_mesh, circle_surface),
+        "sphere": (sphere_mesh, sphere_surface),
+    }[surface]
+    if kind == "uniform":
         return make(cells)
-    a, _ = drift(seed, DIMENSIONS[surface])
-    values, vectors = np.linalg.eig(a)
-    return make(cells, grade=grade, axis=vectors[:, values.real.argmin()].real)
+    values, vectors = np.linalg.eig(drift(seed, DIMENSIONS[surface])[0])
+    axis = vectors[:, values.real.argmin()].real
+    if kind == "graded":
+        return make(cells, grade=GRADE, axis=axis)
+    forest = Forest.of(arrays(cells))
+    for _ in range(DIMENSIONS[surface] - 1):
+        forest = forest.refined(forest.corners.sum(axis=1) @ axis > 0)
+    return build_mesh(forest.surface)
 
 
 def errors_of(
-    surface: str, seed: int, cells: int, scheme: str, grade: float, times: Sequence[float]
+    surface: str, seed: int, cells: int, scheme: str, times: Sequence[float], kind: str = "uniform"
 ) -> tuple[list[float], float, int]:
     """Mean errors of log masses at some times, and the processor time and number of steps."""
     a, left = drift(seed, DIMENSIONS[surface])
     counter = Counter()
     solution = solve(
         attention(seed, a),
-        mesh_of(surface, cells, None if grade == 1 else seed, grade),
+        mesh_of(surface, cells, kind, 0 if kind == "uniform" else seed),
         density,
         until=times[-1],
         save_at=times[:-1],
@@ -145,20 +159,20 @@ def main() -> None:
     parser.add_argument("--surface", choices=CELLS, nargs="+", default=list(CELLS))
     parser.add_argument("--seed", type=int, nargs="+", default=[0] if quick else [0, 1, 2, 3, 4])
     parser.add_argument("--cells", type=int, nargs="+")
-    parser.add_argument("--grade", type=float, default=1.0, help="of the meshes")
+    parser.add_argument("--mesh", choices=["uniform", "graded", "bisected"], default="uniform")
     parser.add_argument("--scheme", choices=SCHEMES, default="muscl")
     asked = parser.parse_known_args()[0]
     for surface in asked.surface:
         d, cells = DIMENSIONS[surface], asked.cells or CELLS[surface][: 3 if quick else None]
-        errors_of(surface, 0, 20, asked.scheme, 1.0, (0.5,))  # compiles
-        title = f"Error of log masses, {surface}, {asked.scheme}"
+        errors_of(surface, 0, 20, asked.scheme, (0.5,))  # compiles
+        title = f"Error of log masses, {surface}, {asked.mesh} meshes, {asked.scheme}"
         table = Table(title, ["seed", "eigenvalues", "t", *map(str, cells), "order"])
         orders = []
         for seed in asked.seed:
             values = np.sort(np.linalg.eigvals(drift(seed, d)[0]).real)[::-1]
             name = seed, " ".join(f"{value:.2f}" for value in values)
             runs = [
-                errors_of(surface, seed, number, asked.scheme, asked.grade, TIMES)
+                errors_of(surface, seed, number, asked.scheme, TIMES, asked.mesh)
                 for number in cells
             ]
             for index, time in enumerate(TIMES):
