@@ -48,6 +48,9 @@ SURFACES = {"circle": 2, "sphere": 3}
 # minute or two, since errors of second order are then 1/625 of themselves.
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 FINE, AFFORDABLE = 25.0, 8.0
+# The settings by which a version of the solver bounds its steps, with the power of dt that each is
+# proportional to.
+POWERS = {"growth": 1, "change": 1, "crossed": 1, "tolerance": 2}
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,9 @@ def adaptive_problems() -> list[Problem]:
 
 def shorter(factor: float, scheme: str) -> StepSettings:
     """Settings of steps that many times as short; the limit of transport is never made larger."""
-    default = StepSettings()
-    return StepSettings(
-        growth=default.growth / factor,
-        courant=SCHEMES[scheme].accurate / max(1.0, factor),
-        change=default.change / factor,
-        crossed=default.crossed / factor,
-    )
+    known = asdict(StepSettings())
+    bounds = {name: known[name] / factor**power for name, power in POWERS.items() if name in known}
+    return StepSettings(courant=SCHEMES[scheme].accurate / max(1.0, factor), **bounds)
 
 
 class Counter(Observer):
