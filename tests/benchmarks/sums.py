@@ -13,9 +13,9 @@ meshes are adaptive, and errors are those of the masses that the cells of the gi
 mesh is looked at after steps, so that its own part of the error changes with them, too.
 
 With `--save` references are kept as `.npy` and read again, and the numbers are added to
-`sums.jsonl`. `--before` takes such a file of another version, and prints for each row how many
-sums that one took at the same error in L1, by interpolation between its rows (log-log), or its
-fewest where its largest error is smaller.
+`sums.jsonl`. `--before` takes such a file of another version, and 'times' is how many times as many
+sums that one takes at the same error, in L1 and in log rho: on a line between its rows (log-log),
+which goes on below its smallest error, and its fewest where its largest error is smaller.
 """
 
 from __future__ import annotations
@@ -213,11 +213,15 @@ def differences(solution: Solution, density: np.ndarray) -> tuple[float, float, 
     return float(np.abs(change).sum()), logs, float(max(np.abs(first).max(), np.abs(second).max()))
 
 
-def sums_at(error: float, rows: Sequence[dict[str, Any]]) -> float:
-    """The sums that some rows take at an error in L1; nan below their smallest."""
-    known = sorted((math.log(row["l1"]), math.log(row["sums"])) for row in rows)
+def sums_at(error: float, rows: Sequence[dict[str, Any]], of: str = "l1") -> float:
+    """The sums that some rows take at an error."""
+    known = sorted((math.log(row[of]), math.log(row["sums"])) for row in rows)
     places, logs = (np.array(one) for one in zip(*known, strict=True))
-    return float(np.exp(np.interp(math.log(error), places, logs, left=math.nan)))
+    at = math.log(error)
+    if at < places[0] and len(known) > 1:
+        slope = (logs[1] - logs[0]) / (places[1] - places[0])
+        return float(np.exp(logs[0] + slope * (at - places[0])))
+    return float(np.exp(np.interp(at, places, logs)))
 
 
 def reference(problem: Problem, scheme: str, folder: Path | None) -> np.ndarray:
@@ -272,7 +276,7 @@ def main() -> None:
     if asked.save:
         asked.save.mkdir(parents=True, exist_ok=True)
     columns = ["surface", "cells", "beta", "t", "shorter", "reference", "steps", "sums"]
-    columns += ["sums / t", "L1", "log rho", "moments", "seconds", "share", "before", "times"]
+    columns += ["sums / t", "L1", "log rho", "moments", "seconds", "share", "times L1", "times log"]
     table = Table("Attention sums and errors in time, one thread", columns)
     for surface in SURFACES:
         run(Problem(surface, 20, 10.0, 0.1), 1.0, asked.scheme)  # compiles
@@ -289,7 +293,11 @@ def main() -> None:
             if asked.save:
                 with (asked.save / "sums.jsonl").open("a") as file:
                     file.write(json.dumps(asdict(row)) + "\n")
-            equal = sums_at(row.l1, old) if old else math.nan
+            times = ["-", "-"]
+            if old:
+                errors = {"l1": row.l1, "log_error": row.log_error}
+                equal = [sums_at(error, old, of) for of, error in errors.items()]
+                times = [f"{one / row.sums:.2f}" for one in equal]
             table.row(
                 problem.surface,
                 problem.cells,
@@ -305,8 +313,7 @@ def main() -> None:
                 f"{row.moments:.1e}",
                 f"{row.seconds:.2f}",
                 f"{row.share:.0%}",
-                f"{equal:.0f}" if equal == equal else "-",
-                f"{equal / row.sums:.2f}" if equal == equal else "-",
+                *times,
             )
 
 
