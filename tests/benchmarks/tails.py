@@ -1,7 +1,7 @@
 """Order in the tails at zero temperature: log masses of cells against exact ones.
 
     python -m tests.benchmarks.tails [--quick] [--surface circle|sphere] [--seed N ...]
-        [--cells N ...] [--mesh uniform|graded|bisected] [--scheme NAME]
+        [--cells N ...] [--mesh uniform|graded|bisected] [--scheme NAME] [--shorter F]
 
 With B orthogonal |B^T x| = 1, and tokens move by x' = P_x A x, A = V B^T, to M x / |M x| with
 M = exp(A t). So the density is, in d dimensions,
@@ -18,7 +18,8 @@ in that of the cells' width, over the meshes of 1,280 cells and more. The lines 
 processor time of the steps, those 'ms' that of one step.
 
 Graded meshes are finer toward the last eigenvector, and bisected ones have cells of half the width
-in the half-space around it; columns are named by the cells that a uniform one would have.
+in the half-space around it; columns are named by the cells that a uniform one would have. With
+`--shorter` steps are so many times as short, which leaves the error of the reconstruction.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from meanfield_pde.amr.forest import Forest
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import build_mesh, circle_surface, sphere_surface
 from meanfield_pde.solver.schemes import SCHEMES
+from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.theory.fits import linear_fit
-from tests.benchmarks.sums import Counter
+from tests.benchmarks.sums import Counter, shorter
 from tests.benchmarks.tables import Table, is_quick
 from tests.benchmarks.time_to_accuracy import density
 
@@ -129,7 +131,13 @@ def mesh_of(surface: str, cells: int, kind: str = "uniform", seed: int = 0) -> A
 
 
 def errors_of(
-    surface: str, seed: int, cells: int, scheme: str, times: Sequence[float], kind: str = "uniform"
+    surface: str,
+    seed: int,
+    cells: int,
+    scheme: str,
+    times: Sequence[float],
+    kind: str = "uniform",
+    factor: float = 1.0,
 ) -> tuple[list[float], float, int]:
     """Mean errors of log masses at some times, and the processor time and number of steps."""
     a, left = drift(seed, DIMENSIONS[surface])
@@ -142,6 +150,7 @@ def errors_of(
         save_at=times[:-1],
         scheme=scheme,
         threads=1,
+        steps=StepSettings() if factor == 1 else shorter(factor, scheme),
         observers=[counter],
     )
     found = []
@@ -161,6 +170,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, nargs="+")
     parser.add_argument("--mesh", choices=["uniform", "graded", "bisected"], default="uniform")
     parser.add_argument("--scheme", choices=SCHEMES, default="muscl")
+    parser.add_argument("--shorter", type=float, default=1.0, help="factor of steps")
     asked = parser.parse_known_args()[0]
     for surface in asked.surface:
         d, cells = DIMENSIONS[surface], asked.cells or CELLS[surface][: 3 if quick else None]
@@ -172,7 +182,7 @@ def main() -> None:
             values = np.sort(np.linalg.eigvals(drift(seed, d)[0]).real)[::-1]
             name = seed, " ".join(f"{value:.2f}" for value in values)
             runs = [
-                errors_of(surface, seed, number, asked.scheme, TIMES, asked.mesh)
+                errors_of(surface, seed, number, asked.scheme, TIMES, asked.mesh, asked.shorter)
                 for number in cells
             ]
             for index, time in enumerate(TIMES):
