@@ -19,7 +19,7 @@ processor time of the steps, those 'ms' that of one step.
 
 Graded meshes are finer toward the last eigenvector, and bisected ones have cells of half the width
 in the half-space around it; columns are named by the cells that a uniform one would have. With
-`--shorter` steps are so many times as short, which leaves the error of the reconstruction.
+`--shorter F` steps are F times as short, which leaves the error of the reconstruction.
 """
 
 from __future__ import annotations
