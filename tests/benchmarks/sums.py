@@ -12,10 +12,11 @@ the share that sums have of it; diagnostics and what is compiled are not counted
 meshes are adaptive, and errors are those of the masses that the cells of the given mesh hold; the
 mesh is looked at after steps, so that its own part of the error changes with them, too.
 
-With `--save` references are kept as `.npy` and read again, and the numbers are added to
-`sums.jsonl`. `--before` takes such a file of another version, and 'times' is how many times as many
-sums that one takes at the same error, in L1 and in log rho: on a line between its rows (log-log),
-which goes on below its smallest error, and its fewest where its largest error is smaller.
+With `--save` references are kept as `.npy` and read again, also by another version, if that differs
+in time alone; the numbers are added to `sums.jsonl`. `--before` takes such a file of another
+version, and 'times' is how many times as many sums that one takes at the same error, in L1 and in
+log rho: on a line between its rows (log-log), which goes on below its smallest error, and its
+fewest where its largest error is smaller.
 """
 
 from __future__ import annotations
