@@ -26,6 +26,8 @@ from tests.benchmarks import (
     ranks,
     saved_times,
     step,
+    sums,
+    tails,
     time_to_accuracy,
     verification,
     wasserstein,
@@ -51,6 +53,8 @@ def main() -> None:
     for module in (
         attention,
         step,
+        sums,
+        tails,
         ranks,
         time_to_accuracy,
         public_solvers,

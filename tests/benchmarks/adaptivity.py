@@ -1,14 +1,17 @@
 """Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
 
-    python -m tests.benchmarks.adaptivity [--quick] [--beta B ...] [--given N ...]
+    python -m tests.benchmarks.adaptivity [--quick] [--beta B ...]
+        [--case sphere|sphere-inclined|sphere-skew ...] [--given N ...] [--tolerance T ...]
         [--part w1|w1-sphere|w1-beta|w1-beta-sphere|lifetimes|sphere|axis|travelling|cost]
 
 At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
 density, as it is in its cells, can be taken against 400,000 atoms that moved exactly, and on the
 sphere be bounded from both sides (`exact_distance`). 'Estimate' is the column w1_error_estimate of
 the history; seconds are processor time of one thread, compilation aside. Lifetimes are those of
-`demos/circle-lopsided.toml`, with few cells and several tolerances, and of `demos/sphere.toml`. The
-other parts are in `moving_mesh`.
+`demos/circle-lopsided.toml`, with few cells and several tolerances, and of three cases on the
+sphere in `demos/`; below each of these tables stands how far half-way times are apart that differ
+in the mesh given alone (largest less smallest, over their mean). The other parts are in
+`moving_mesh`.
 """
 
 from __future__ import annotations
@@ -41,6 +44,14 @@ LOPSIDED = "demos/circle-lopsided.toml"
 _HEAD = single(read_case(DEMOS.parent / LOPSIDED).attention, "a lifetime")
 VALUE, KEY_QUERY = _HEAD.value, _HEAD.key_query
 Run = tuple[int, float | None]  # cells of the (coarsest) mesh, and the tolerance
+# Cases on the sphere with the betas of their lifetimes, and given meshes, not all of which are
+# bisections of one another.
+SPHERES = {
+    "sphere": (100.0, 200.0, 300.0),
+    "sphere-inclined": (120.0,),
+    "sphere-skew": (100.0,),
+}
+GIVEN = (320, 1620, 2880, 3920, 5120)
 
 
 def density(x: np.ndarray) -> np.ndarray:
@@ -135,6 +146,7 @@ def lifetimes(
     solve(attention.with_beta(betas[0]), mesh(20), initial, until=0.01, adapt=0.3)  # compiles
     columns = ["beta", "given", "tolerance", "most cells", "leaves", "half way", "seconds"]
     table = Table(f"Lifetimes, {title}", columns)
+    halves: dict[tuple[str, str], list[float]] = {}
     for beta in betas:
         for cells, tolerance in runs:
             begun = time.process_time()
@@ -145,6 +157,16 @@ def lifetimes(
             times = ["-" if one is None else f"{one:.3f}" for one in (found.lifetime, found.half)]
             name = f"{tolerance:g}" if tolerance else "uniform"
             table.row(f"{beta:g}", cells, name, found.most_cells, *times, f"{seconds:.1f}")
+            halves.setdefault((f"{beta:g}", name), []).append(found.half or math.nan)
+    print()
+    for (name_of_beta, name), half in halves.items():
+        if name != "uniform" and len(half) > 1:
+            print(f"beta = {name_of_beta}, {name}: half-way times {spread(half):.2%} apart")
+
+
+def spread(values: Sequence[float]) -> float:
+    """How far values are apart: largest less smallest, over their mean."""
+    return float(np.ptp(values) / np.mean(values))
 
 
 def circle_case(beta: float) -> Attention:
@@ -152,24 +174,41 @@ def circle_case(beta: float) -> Attention:
     return Attention(KEY_QUERY, ONE, VALUE, beta)
 
 
-def sphere_case() -> tuple[Attention, str]:
-    """Attention and initial density of `demos/sphere.toml`."""
-    case = read_case(DEMOS / "sphere.toml")
+def sphere_case(name: str = "sphere") -> tuple[Attention, InitialLike]:
+    """Attention and initial density of a demo of the sphere."""
+    case = read_case(DEMOS / f"{name}.toml")
     assert isinstance(case.attention, Attention)
-    return case.attention, "1 + 0.5*x*y + 0.4*z - 0.3*x"
+    return case.attention, case.initial
+
+
+def sphere_runs(
+    quick: bool, name: str, given: Sequence[int] | None, tolerances: Sequence[float]
+) -> list[Run]:
+    """Given meshes by tolerance; by default the first demo on uniform meshes, too."""
+    adaptive: list[Run] = [
+        (cells, tolerance)
+        for tolerance in tolerances
+        for cells in given or (GIVEN[:2] if quick else GIVEN)
+    ]
+    if given or name != "sphere":
+        return adaptive
+    uniform = (1280, 5120) if quick else (1280, 5120, 20_480)
+    return [*((cells, None) for cells in uniform), *adaptive]
 
 
 def sphere_lifetimes(
-    quick: bool, betas: Sequence[float] | None, given: Sequence[int] | None
+    quick: bool,
+    names: Sequence[str],
+    betas: Sequence[float] | None,
+    given: Sequence[int] | None,
+    tolerances: Sequence[float],
 ) -> None:
-    """Lifetimes of the demo on the sphere, beside uniform meshes."""
-    runs: list[Run] = [(1280, None), (5120, None), (1280, 2e-3)]
-    runs += [] if quick else [(20_480, None), (5120, 2e-3)]
-    if given:
-        runs = [(cells, tolerance) for cells in given for tolerance in (None, 2e-3)]
-    betas = betas or ((100.0,) if quick else (100.0, 200.0, 300.0))
-    attention, initial = sphere_case()
-    lifetimes("demos/sphere.toml", attention, sphere_mesh, initial, runs, betas)
+    """Lifetimes of the demos on the sphere."""
+    for name in names:
+        attention, initial = sphere_case(name)
+        runs = sphere_runs(quick, name, given, tolerances)
+        known = betas or SPHERES[name][: 1 if quick else None]
+        lifetimes(f"demos/{name}.toml", attention, sphere_mesh, initial, runs, known)
 
 
 def main() -> None:
@@ -181,7 +220,9 @@ def main() -> None:
         "w1-beta": lambda: finite_beta.circle(quick, DRIFT, density, distance),
         "w1-beta-sphere": lambda: finite_beta.sphere(quick),
         "lifetimes": lambda: circle_lifetimes(quick, asked.beta),
-        "sphere": lambda: sphere_lifetimes(quick, asked.beta, asked.given),
+        "sphere": lambda: sphere_lifetimes(
+            quick, asked.case, asked.beta, asked.given, asked.tolerance
+        ),
         "axis": lambda: moving_mesh.axis(
             quick,
             circle_case(320.0),
@@ -194,7 +235,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--part", choices=parts)
     parser.add_argument("--beta", type=float, nargs="+", help="of the lifetimes")
+    parser.add_argument("--case", choices=SPHERES, nargs="+", default=list(SPHERES))
     parser.add_argument("--given", type=int, nargs="+", help="meshes of the sphere, in cells")
+    parser.add_argument("--tolerance", type=float, nargs="+", default=[2e-3], help="on the sphere")
     asked = parser.parse_known_args()[0]
     for name, part in parts.items():
         if asked.part in (None, name):

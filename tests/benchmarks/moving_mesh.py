@@ -13,6 +13,7 @@ from scipy.interpolate import CubicSpline
 from scipy.signal import savgol_filter
 
 from meanfield_pde import Attention, Component, VonMises, circle_mesh, solve, sphere_mesh
+from meanfield_pde.initial.given import InitialLike
 from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.simulation import Simulation
 from tests.benchmarks.moving_arcs import Arcs
@@ -162,12 +163,13 @@ def _differences(angle: np.ndarray) -> list[str]:
     return [f"{np.abs(one).max():.4f}" for one in (first, second, jerks, before)]
 
 
-def cost(quick: bool, circle: Attention, sphere: Attention, density: str) -> None:
+def cost(quick: bool, circle: Attention, sphere: Attention, density: InitialLike) -> None:
     """What the mesh that follows costs beside the steps."""
     table = Table(
         "Cost of following the mass (per cent of the time)",
         ["mesh", "beta", "cells", "steps", "changes", "following"],
     )
+    runs: list[tuple[Attention, Any, InitialLike, float, float]]
     runs = [(circle, circle_mesh(100), "1 + 0.5*x + 0.3*x*y", 1e-4, 25.0)]
     if not quick:
         runs += [(sphere, sphere_mesh(1280), density, 2e-3, 9.0)]
