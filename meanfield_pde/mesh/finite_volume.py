@@ -64,9 +64,9 @@ class FiniteVolumes:
                 "the mesh must be of arcs in the plane or triangles in space, got cells of "
                 f"dimension {topology.dim} in {d} dimensions"
             )
-        self._stencils_before = None
-        if before is not None and d == 3:
-            self._stencils_before = before.facet_stencils
+        self._stencils_before: Stencils | None = None
+        if before is not None:  # at zero temperature nobody has asked for them
+            self._stencils_before = vars(before).get("facet_stencils")
         cell_map = topology.index_map(d - 1)
         self.index_map = cell_map
         self.owned = cell_map.size_local

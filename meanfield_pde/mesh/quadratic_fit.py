@@ -32,12 +32,16 @@ from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import STEEPEST, gradient_weights
 from meanfield_pde.mesh.halo import Halo
-from meanfield_pde.mesh.reconstruction import exponentials, facet_numbers
+from meanfield_pde.mesh.reconstruction import exponentials, facet_numbers, limited_slopes
 from meanfield_pde.support.kernels import kernel, part
 
 # What `fits` returns.
 Matrices = tuple[np.ndarray, ...]
 # The largest |p - k| at points of a cell up to which p is taken alone, and from which slopes are.
+# Mean errors of log masses in tails at zero temperature, t = 4 and 9, 320 cells of the sphere, of
+# cells where log rho changes by less than 3: 0.026 and 0.090; with about half of these bounds 0.033
+# and 0.10, with twice 0.030 and 0.11. With 1,280 cells 0.0050, 0.0068, 0.0057 at t = 4. Bounds on
+# the residual of the fit beside it, 0.25 to 0.5, made it 0.034 and 0.10, looser ones the same.
 _STEEP = 0.7, 1.4
 # Of a diagonal entry of the normal matrix, what is left of it: cells that lie on a conic section,
 # or too few of them.
@@ -190,13 +194,16 @@ def _fits(numbers, stencil, centres, moments, widths, targets):
         for k in range(size):
             j = stencil[c, k]
             a, b = _place(frame, x, centres[j], h)
+            # w_j = |xi_j|^-2: with |xi_j|^-1 errors of smooth tails are 1.2 times as large on the
+            # sphere and 1.6 times on the circle, with |xi_j|^-3 0.9 and 0.7 times, but 1.2 and 1.7
+            # times where the density is steep (50 cells of the circle, t = 4 and 9).
             weight = 1.0 / max(a * a + b * b, 1e-300) ** 2
             for m in range(k):
                 if stencil[c, m] == j:  # about a vertex of four cells
                     weight = 0.0
             if j == own:
                 weight = 0.0
-            squares[k] = weight
+            squares[k] = weight  # w_j^2
             s0 = _moment(frame, moments[j], 0, 0, h)
             rows[k, 0] = a
             if d == 2:
@@ -265,6 +272,7 @@ def quadratic_factors(
     """
     d = len(facets)
     size, count = d * d, factors.shape[1]
+    slopes = np.empty((1, count))
     for c in range(factors.shape[0]):
         here = log_density[c]
         a0, a1, a2, a3, a4 = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -305,18 +313,8 @@ def quadratic_factors(
             factors[c, i] = min(rise, STEEPEST)
         if not steep <= _STEEP[0]:
             t = (_STEEP[1] - steep) / (_STEEP[1] - _STEEP[0]) if steep < _STEEP[1] else 0.0
-            resolved = here > -np.inf
-            steep = STEEPEST
-            for j in range(d):
-                resolved = resolved and log_density[neighbours[c, j]] > -np.inf
-            for again in range(2):  # the slopes, and then their share
-                for i in range(count):
-                    slope = 0.0
-                    for j in range(d):
-                        slope += weights[c, i, j] * (log_density[neighbours[c, j]] - here)
-                    if again == 0:
-                        steep = max(steep, abs(slope))
-                    else:
-                        slope = slope * STEEPEST / steep if resolved else 0.0
-                        factors[c, i] = slope + (t * (factors[c, i] - slope) if t > 0 else 0.0)
+            limited_slopes(facets, log_density, neighbours, weights, c, slopes, 0)
+            for i in range(count):
+                slope = slopes[0, i]
+                factors[c, i] = slope + (t * (factors[c, i] - slope) if t > 0 else 0.0)
     exponentials(factors.reshape(-1))

@@ -131,3 +131,29 @@ def test_factors_are_exponentials_of_limited_slopes(d: int) -> None:
     limited[beside_nothing] = 0.0
     assert 1 < beside_nothing.sum() < cells
     assert factors == pytest.approx(np.exp(limited), rel=2e-15, abs=0)
+
+
+def test_two_points_of_a_facet_have_the_mean_of_their_middle() -> None:
+    """Its slope is what is limited; neither factor exceeds e, however long the facet is."""
+    rng = np.random.default_rng(2)
+    cells = 60
+    neighbours = np.argsort(rng.random((cells, cells)), axis=1)[:, :3]
+    weights = rng.normal(size=(cells, 6, 3))
+    weights[40:] *= 100
+    logs = 0.3 * rng.normal(size=cells)
+    factors = np.empty((cells, 6))
+    face_factors(facet_numbers(3), logs, neighbours, weights, factors)
+    jump = logs[neighbours] - logs[:, None]
+    slopes = np.einsum("ckj,cj->ck", weights, jump).reshape(cells, 3, 2)
+    middle, rise = slopes.mean(axis=2), (slopes[..., 1] - slopes[..., 0]) / 2
+    share = STEEPEST / np.maximum(np.abs(middle).max(axis=1), STEEPEST)[:, None]
+    middle, rise = share * middle, share * rise
+    factors = factors.reshape(cells, 3, 2)
+    free = (np.abs(middle) + np.abs(rise) < 0.9) & (np.abs(rise) < 0.5)
+    assert 20 < free.sum() < free.size - 20
+    mean = factors.mean(axis=2)
+    np.testing.assert_allclose(mean[free], np.exp(middle[free]), rtol=0.5**4 / 12)
+    ratio = np.log(factors[..., 1] / factors[..., 0])
+    np.testing.assert_allclose(ratio[free], 2 * rise[free], atol=1e-12)
+    assert factors.max() == pytest.approx(math.e)
+    assert factors.min() >= math.exp(-2) * (1 - 1e-11)
