@@ -43,7 +43,7 @@ class Scheme:
     """A choice of rho_f, with its limits on dt x outflow rate of a forward Euler step.
 
     Attributes:
-        accurate: the value at which steps are taken, with room for the velocity to change.
+        accurate: the value at which steps are taken, with room for rounding.
         slopes: g as weights W[c, k, j] of log rho_j - log rho_c, for own cells c, their neighbours
             j, and the points k of their facets: those of facet 0, which lies between the cell and
             its neighbour 0, then those of facet 1, and so on. None for g = 0.
@@ -68,7 +68,7 @@ class Scheme:
 
 
 SCHEMES = {
-    "muscl": Scheme(accurate=0.3, slopes=least_squares_slopes),
-    "quadratic": Scheme(accurate=0.3, slopes=least_squares_slopes, quadratic=True),
-    "upwind": Scheme(accurate=0.9),
+    "muscl": Scheme(accurate=0.36, slopes=least_squares_slopes),
+    "quadratic": Scheme(accurate=0.36, slopes=least_squares_slopes, quadratic=True),
+    "upwind": Scheme(accurate=0.98),
 }

@@ -36,7 +36,7 @@ class SolverCase:
             of order three are chosen (`step_control`).
     """
 
-    scheme: str = "muscl"
+    scheme: str = "quadratic"
     tolerance: float = 1e-10
     log_masses: str = "auto"
     step_tolerance: float = STEP_TOLERANCE

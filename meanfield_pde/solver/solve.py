@@ -39,7 +39,7 @@ def solve(
     noise: float = 0.0,
     save_at: Sequence[float] = (),
     save_every: float | None = None,
-    scheme: str = "muscl",
+    scheme: str = "quadratic",
     tolerance: float = 1e-10,
     step_tolerance: float = STEP_TOLERANCE,
     threads: int | None = None,
