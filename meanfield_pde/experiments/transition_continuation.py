@@ -38,6 +38,7 @@ from meanfield_pde.solver.observables import Kind, columns_of, row_of
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
 from meanfield_pde.solver.step_control import StepSettings
+from meanfield_pde.solver.transport import Transport
 from meanfield_pde.support.npz import read_arrays, write_arrays
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.theory.symmetry import without_free_energy
@@ -85,7 +86,8 @@ class Continuation:
         self._allow_long = allow_long
         self.volumes = FiniteVolumes(case_mesh(case.mesh, case.attention, comm))
         settings = SolverCase(case.solver.scheme, _TOLERANCE, "off")
-        self._equation = Equation(case.attention, self.volumes, settings)
+        transport = Transport(self.volumes, settings.scheme_of(noise=True))
+        self._equation = Equation(case.attention, self.volumes, settings, transport=transport)
         self.problem = Stationary(self._equation)
         layer = case.attention.layers[0]
         self.without_free_energy = without_free_energy(layer)

@@ -21,7 +21,6 @@ from meanfield_pde.attention.heads import Layer
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.diffusion import Diffusion
-from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.transport import Transport
 from meanfield_pde.solver.velocity import MeanField, PointwiseFlux
@@ -127,7 +126,7 @@ class Equation:
         self.settings = settings
         self.noise = noise
         self.sub_cell = sub_cell
-        self.transport = transport or Transport(volumes, SCHEMES[settings.scheme])
+        self.transport = transport or Transport(volumes, settings.scheme_of(noise=noise > 0))
 
     def at(self, attention: AttentionLike) -> Equation:
         """The same with another attention, such as that at zero temperature."""

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.solver.schemes import SCHEMES
+from meanfield_pde.solver.schemes import SCHEMES, Scheme
 from meanfield_pde.support.checks import choice, number_list, real, shown, whole
 from meanfield_pde.wasserstein.choices import COSTS
 
@@ -19,6 +19,7 @@ LOG_MASSES = {"auto": None, "on": True, "off": False}
 # Masses and velocities are then nearer to those of far shorter steps than cells leave open (the
 # distance in total variation is 1e-5 to 1e-4: `tests.benchmarks.sums`).
 STEP_TOLERANCE = 1e-3
+AUTO = "auto"  # the scheme of transport is chosen by the solver
 # A misplaced digit in save_every should be an error, not a full disk.
 MOST_SAVED_TIMES = 100_000
 
@@ -28,7 +29,8 @@ class SolverCase:
     """[solver]: the finite volume scheme, and the numbers it works with.
 
     Attributes:
-        scheme: a name in `SCHEMES`.
+        scheme: a name in `SCHEMES`, or "auto": "quadratic", but with noise "muscl", which like the
+            noise is of second order, with an error of the other sign.
         tolerance: of the attention sum, relative.
         log_masses: "on" to follow tails below the range of doubles, "off" not to, "auto" from when
             the smallest mass of the state falls below 1e-280, if velocities can see it.
@@ -36,13 +38,13 @@ class SolverCase:
             of order three are chosen (`step_control`).
     """
 
-    scheme: str = "quadratic"
+    scheme: str = AUTO
     tolerance: float = 1e-10
     log_masses: str = "auto"
     step_tolerance: float = STEP_TOLERANCE
 
     def __post_init__(self) -> None:
-        choice(self.scheme, "solver.scheme", SCHEMES)
+        choice(self.scheme, "solver.scheme", (AUTO, *SCHEMES))
         # Below 1e-14 is out of reach of double precision.
         tolerance = real(
             self.tolerance,
@@ -60,6 +62,13 @@ class SolverCase:
         )
         object.__setattr__(self, "step_tolerance", steps)
         choice(self.log_masses, "solver.log_masses", LOG_MASSES)
+
+    def scheme_of(self, *, noise: bool) -> Scheme:
+        """The scheme of transport, with noise or without."""
+        name = self.scheme
+        if name == AUTO:
+            name = "muscl" if noise else "quadratic"
+        return SCHEMES[name]
 
 
 @dataclass(frozen=True)

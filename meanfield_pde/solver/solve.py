@@ -14,6 +14,7 @@ from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.adopt import usable_mesh
 from meanfield_pde.solver.observables import OwnObservables
 from meanfield_pde.solver.settings import (
+    AUTO,
     LOG_MASSES,
     STEP_TOLERANCE,
     CompareCase,
@@ -39,7 +40,7 @@ def solve(
     noise: float = 0.0,
     save_at: Sequence[float] = (),
     save_every: float | None = None,
-    scheme: str = "quadratic",
+    scheme: str = AUTO,
     tolerance: float = 1e-10,
     step_tolerance: float = STEP_TOLERANCE,
     threads: int | None = None,
@@ -63,8 +64,8 @@ def solve(
         noise: its strength sigma >= 0.
         save_at: times to save besides the start and the end.
         save_every: the interval between saved times, instead of `save_at`.
-        scheme: a name in `solver.schemes.SCHEMES`: "quadratic" (third order), "muscl"
-            (second), "upwind" (first).
+        scheme: a name in `solver.schemes.SCHEMES`: "quadratic" (third order), "muscl" (second),
+            "upwind" (first); by default the first, with noise the second.
         tolerance: bound on the error of the attention sum.
         step_tolerance: bound on the error of steps in time, per unit of time: of the place of the
             mass, in widths of the attention kernel, and of log rho on the mean.
