@@ -1,0 +1,251 @@
+"""Conforming triangulations of the sphere that are refined, flipped and coarsened in place.
+
+A mesh is an array of triangles, each of three nodes in positive order. What decides is the size of
+an edge relative to what it should be, from the nodes at its ends: above 1 it is halved, and a node
+is taken away where all edges that would replace its own are below `COARSE`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numba
+import numpy as np
+
+COARSE = 0.7  # below 1, so that what was taken away does not come back at once
+# Least quality 2 sqrt(3) times area over the squared longest edge (1 for an equilateral triangle)
+# that a coarsening may leave.
+_QUALITY = 0.15
+
+Sizes = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def icosphere(halvings: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and triangles of an icosahedron whose edges are halved a number of times."""
+    golden = (1 + math.sqrt(5)) / 2
+    x = np.array([[s, t * golden, 0] for s in (-1, 1) for t in (-1, 1)])
+    x = np.concatenate([np.roll(x, k, axis=1) for k in range(3)])
+    near = [set(np.flatnonzero(np.abs(np.linalg.norm(x - p, axis=1) - 2) < 0.1)) for p in x]
+    triangles = np.array(
+        [[a, b, c] for a in range(12) for b in near[a] for c in near[a] & near[b] if a < b < c]
+    )
+    backward = np.linalg.det(x[triangles]) < 0
+    triangles[backward] = triangles[backward][:, ::-1]
+    x /= np.linalg.norm(x, axis=1)[:, None]
+    for _ in range(halvings):
+        ends, of_triangle = edges(triangles)
+        middle = len(x) + of_triangle
+        x = np.concatenate([x, x[ends].sum(axis=1)])
+        x[-len(ends) :] /= np.linalg.norm(x[-len(ends) :], axis=1)[:, None]
+        a, b, c = triangles.T
+        ab, bc, ca = middle.T
+        triangles = np.concatenate(
+            [np.column_stack(one) for one in ((a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca))]
+        )
+    return x, triangles
+
+
+def edges(triangles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Edges as pairs of nodes, and of each triangle the edges that begin at its corners."""
+    pairs = np.stack([triangles, np.roll(triangles, -1, axis=1)], axis=2).reshape(-1, 2)
+    pairs = np.sort(pairs, axis=1).astype(np.int64)
+    code, index = np.unique(pairs[:, 0] << 32 | pairs[:, 1], return_inverse=True)
+    ends = np.column_stack([code >> 32, code & 0xFFFFFFFF])
+    return ends, index.reshape(-1, 3)
+
+
+def halved(triangles: np.ndarray, nodes: int, size: Sizes) -> tuple[np.ndarray, ...]:
+    """Triangles, the one each is part of, and the edges halved: one pass.
+
+    Of the edges that are too large those are halved that are the largest of both their triangles;
+    the k-th gets node `nodes + k` in its middle. Repeat until no edge is halved.
+    """
+    ends, of_triangle = edges(triangles)
+    sizes = size(ends[:, 0], ends[:, 1])
+    largest = np.argmax(sizes[of_triangle], axis=1)
+    rows = np.arange(len(triangles))
+    chosen = of_triangle[rows, largest]
+    count = np.bincount(chosen, minlength=len(ends))
+    split = (count == 2) & (sizes > 1)
+    number = np.cumsum(split) - 1 + nodes
+    parts = split[chosen]
+    turn = (largest[:, None] + np.arange(3)) % 3
+    a, b, c = np.take_along_axis(triangles, turn, axis=1)[parts].T
+    middle = number[chosen[parts]]
+    found = triangles.copy()
+    found[parts] = np.column_stack([a, middle, c])
+    found = np.concatenate([found, np.column_stack([middle, b, c])])
+    opposite = np.empty((int(split.sum()), 2), dtype=np.int64)
+    first = np.zeros(len(middle), dtype=np.int64)
+    _, start = np.unique(middle, return_index=True)
+    first[start] = 1
+    opposite[middle - nodes, first] = c
+    return found, np.concatenate([rows, rows[parts]]), np.column_stack([ends[split], opposite])
+
+
+@numba.njit(cache=True)
+def _quality(p, q, r):
+    """2 sqrt(3) times the signed area seen from outside over the squared longest edge."""
+    a, b, c = q - p, r - p, r - q
+    area = (
+        p[0] * (a[1] * b[2] - a[2] * b[1])
+        + p[1] * (a[2] * b[0] - a[0] * b[2])
+        + p[2] * (a[0] * b[1] - a[1] * b[0])
+    ) / 2
+    longest = max((a * a).sum(), (b * b).sum(), (c * c).sum())
+    return 4 / math.sqrt(3) * area / longest
+
+
+@numba.njit(cache=True)
+def edge_size(i, j, x, level, gradient, target, change):
+    """The larger of length over target, and of the cube root of d over its target.
+
+    d = |f(b) - f(a) - (f'(a) + f'(b)) / 2| is the third derivative of log rho along the edge from a
+    to b divided by 12.
+    """
+    length = fall = 0.0
+    for k in range(3):
+        step = x[j, k] - x[i, k]
+        length += step * step
+        fall += (gradient[i, k] + gradient[j, k]) / 2 * step
+    # The wanted width and change are those of the more demanding end.
+    third = abs(level[j] - level[i] - fall) / min(change[i], change[j])
+    return max(math.sqrt(length) / min(target[i], target[j]), third ** (1 / 3))
+
+
+@numba.njit(cache=True)
+def _around(triangles, nodes):
+    """Triangles at each node, as offsets and a list."""
+    first = np.zeros(nodes + 1, dtype=np.int64)
+    for t in range(len(triangles)):
+        for k in range(3):
+            first[triangles[t, k] + 1] += 1
+    first = np.cumsum(first)
+    place = first[:-1].copy()
+    found = np.empty(3 * len(triangles), dtype=np.int64)
+    for t in range(len(triangles)):
+        for k in range(3):
+            node = triangles[t, k]
+            found[place[node]] = t
+            place[node] += 1
+    return first, found
+
+
+@numba.njit(cache=True)
+def coarsened(triangles, order, may, x, level, gradient, target, change):
+    """Take nodes away, in the given order, each at most once among its neighbours.
+
+    Args:
+        triangles: changed in place.
+        order: nodes to be tried.
+        may: whether a triangle may be changed.
+
+    Returns:
+        Whether a triangle is left.
+    """
+    first, around = _around(triangles, len(x))
+    locked = np.zeros(len(x), dtype=np.bool_)
+    kept = np.ones(len(triangles), dtype=np.bool_)
+    marked = np.full(len(x), -1)
+    for b in order:
+        ring = around[first[b] : first[b + 1]]
+        free = not locked[b]
+        for t in ring:
+            free = free and may[t]
+            for k in range(3):
+                free = free and not locked[triangles[t, k]]
+        if not free:
+            continue
+        best, goal = COARSE, -1
+        # What is left may be no worse than this, or than what there was.
+        least = _QUALITY
+        for t in ring:
+            i, j, k = triangles[t]
+            least = min(least, _quality(x[i], x[j], x[k]))
+        least = max(least, 1e-3)
+        for t in ring:
+            for k in range(3):
+                if triangles[t, k] == b:
+                    a = triangles[t, (k + 1) % 3]
+            for s in ring:
+                for k in range(3):
+                    marked[triangles[s, k]] = b
+            # Both ends of an edge have two neighbours in common, or it must not vanish.
+            common = 0
+            for s in around[first[a] : first[a + 1]]:
+                for k in range(3):
+                    n = triangles[s, k]
+                    if n != a and n != b and marked[n] == b:
+                        common += 1
+                        marked[n] = -1
+            if common != 2:
+                continue
+            worst = 0.0
+            for s in ring:
+                if a in triangles[s]:
+                    continue
+                for k in range(3):
+                    if triangles[s, k] == b:
+                        p, q = triangles[s, (k + 1) % 3], triangles[s, (k + 2) % 3]
+                quality = _quality(x[a], x[p], x[q])
+                if quality < least:
+                    worst = np.inf
+                    break
+                worst = max(worst, edge_size(a, p, x, level, gradient, target, change))
+                worst = max(worst, edge_size(a, q, x, level, gradient, target, change))
+            if worst < best:
+                best, goal = worst, a
+        if goal < 0:
+            continue
+        for t in ring:
+            for k in range(3):
+                locked[triangles[t, k]] = True
+        for t in ring:
+            if goal in triangles[t]:
+                kept[t] = False
+            for k in range(3):
+                if triangles[t, k] == b:
+                    triangles[t, k] = goal
+    return kept
+
+
+@numba.njit(cache=True)
+def flipped(triangles, ends, sides, may, x):
+    """Change an edge of two triangles for the other diagonal where their least quality grows.
+
+    Args:
+        triangles: changed in place.
+        ends: edges as pairs of nodes.
+        sides: the triangles of each edge.
+        may: whether a triangle may be changed.
+
+    Returns:
+        How many edges were flipped.
+    """
+    locked = np.zeros(len(triangles), dtype=np.bool_)
+    count = 0
+    for i in range(len(ends)):
+        s, t = sides[i]
+        if locked[s] or locked[t] or not (may[s] and may[t]):
+            continue
+        a, b = ends[i]
+        c = d = -1
+        forward = False
+        for k in range(3):
+            if triangles[s, k] != a and triangles[s, k] != b:
+                c = triangles[s, k]
+                forward = triangles[s, (k + 1) % 3] == a
+            if triangles[t, k] != a and triangles[t, k] != b:
+                d = triangles[t, k]
+        if not forward:
+            a, b = b, a
+        # s = (a, b, c) and t = (b, a, d) become (a, d, c) and (d, b, c).
+        old = min(_quality(x[a], x[b], x[c]), _quality(x[b], x[a], x[d]))
+        new = min(_quality(x[a], x[d], x[c]), _quality(x[d], x[b], x[c]))
+        if new > 1.05 * old + 1e-3:
+            triangles[s] = a, d, c
+            triangles[t] = d, b, c
+            locked[s] = locked[t] = True
+            count += 1
+    return count
