@@ -1,234 +1,371 @@
-"""Lifetimes on the sphere from triangles that move with the flow, which share nothing with the solver.
+"""Lifetimes on the sphere from triangles that move with the flow; nothing of the solver is shared.
+
+    python -m tests.benchmarks.moving_triangles [--quick] [--case FILE] [--beta B ...] [--fine N ...]
+
+Nodes x move with v = P_x V m(x), and carry f = log rho and its gradient g:
+
+    x' = v,    f' = -div v,    g' = -grad div v - (D v)^T g,
+
+m the softmax mean, whose derivatives are softmax moments up to the third (`softmax_moments`). The
+triangles between the nodes only interpolate (`cubic_triangles`): rho is integrated over them by a
+rule of three nodes, which are the sources, or one for a narrow triangle. So an edge can be halved,
+flipped or taken away (`triangle_mesh`) at the price of an interpolation error of fourth order, and
+how far the total mass is from one shows how large these errors are.
+
+The axis progress is angle(U, E) / (angle(U, E) + angle(U, F)), U the principal axis of the second
+moments, E and F the dominant eigenvectors of A = V Q^T K and V. It leaves when it comes to half of
+its value at V E (or at F, if V E is near an end), and is half-way at 1/2, both for good.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.softmax_moments import Flow, flow, order_of
+from meanfield_pde.initial.expression import Expression
+from tests.benchmarks.cubic_triangles import RULE, at_rule, in_the_middle, on_sphere
+from tests.benchmarks.softmax_moments import Moments, Sources, softmax
+from tests.benchmarks.tables import Table
 from tests.benchmarks.triangle_mesh import (
     coarsened,
-    edge_size,
+    edge_sizes,
     edges,
-    flipped,
+    flip,
     halved,
     icosphere,
 )
-import numba
 
 Density = Callable[[np.ndarray], np.ndarray]
-_RULE = np.array([[4, 1, 1], [1, 4, 1], [1, 1, 4]]) / 6
+Attention = Callable[[np.ndarray, Sources, np.ndarray, np.ndarray], Moments]
+DEMO = Path(__file__).parents[2] / "demos/sphere.toml"
+_HALVINGS = 3  # of the first icosahedron, 1,280 triangles, all of which are refined where needed
+# The longest edge in kernels 1 / sqrt(beta |Q^T K|), d of `edge_sizes`, and the step of time for
+# `fine` = 1; they fall like 1 / fine, 1 / fine^3 and 1 / fine (chosen, not tuned).
+_WIDTH, _CHANGE, _STEP = 1.0, 0.03, 0.1
+# In kernels: a triangle with shorter edges is one source, and log rho need not be smooth on shorter
+# edges unless more than exp(-11.5) = 1e-5 of all mass is there.
+_NARROW, _ROUGH, _LIGHT = 0.3, 0.4, -11.5
+_DIFFERENCE = 1e-5  # for the gradient of the initial density: its error is 1e-10
+# A triangle of less area, relative to its longest edge squared, has the mass that it had before.
+_FLAT = 1e-3
+_APART = 0.2  # of places where the axis stops, by definition of the lifetime
+_ARRIVED = 0.7  # a progress from which on it does not come back
 
 
-@numba.njit(cache=True)
-def _sizes(a, b, x, level, gradient, target, change):
-    found = np.empty(len(a))
-    for k in range(len(a)):
-        found[k] = edge_size(a[k], b[k], x, level, gradient, target, change)
-    return found
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What to follow.
+
+    Attributes:
+        value: V.
+        key_query: K^T Q.
+        density: at the start, of any mass.
+    """
+
+    value: np.ndarray
+    key_query: np.ndarray
+    density: Density
+
+    @classmethod
+    def read(cls, path: Path) -> Case:
+        """The matrices and the density expression of a case file."""
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        query, key, value = (np.array(table["attention"][one]) for one in ("query", "key", "value"))
+        return cls(value, key.T @ query, Expression(table["initial"]["density"]))
 
 
-def on_sphere(x):
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+def rates(
+    x: np.ndarray, g: np.ndarray, moments: Moments, score: np.ndarray, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """v, f' and g' at points x, the last up to multiples of x.
 
+    With w = V m(S x), S = beta K^T Q, v = w - <x, w> x, and the derivatives C of m in z = S x,
 
-def bezier(corners, level, gradient):
-    """n x 10 coefficients of cubics."""
-    e = np.roll(corners, -1, axis=1) - corners
-    ahead = level + (gradient * e).sum(axis=2) / 3  # b_210, b_021, b_102
-    back = np.roll(level, -1, axis=1) - (np.roll(gradient, -1, axis=1) * e).sum(axis=2) / 3
-    middle = (ahead.sum(axis=1) + back.sum(axis=1)) / 4 - level.sum(axis=1) / 6
-    return np.column_stack([level, ahead, back, middle])
-
-
-def bernstein(at):
-    nxt = np.roll(at, -1, axis=1)
-    return np.column_stack([at**3, 3 * at**2 * nxt, 3 * at * nxt**2, 6 * at.prod(axis=1)])
-
-
-def inserted(x, level, gradient, four):
-    """Points in the middle of edges, level and gradient there, from the four nodes around."""
-    p, f = x[four], level[four]
-    m = on_sphere(p[:, 0] + p[:, 1])
-    u = p[:, 1] - p[:, 0]
-    u = on_sphere(u - (u * m).sum(axis=1)[:, None] * m)
-    v = np.cross(m, u)
-    # gnomonic coordinates, and derivatives in them
-    out = np.einsum("nij,nj->ni", p, m)
-    U, V = np.einsum("nij,nj->ni", p, u) / out, np.einsum("nij,nj->ni", p, v) / out
-    fu = np.einsum("nij,nj->ni", gradient[four], u) * out
-    fv = np.einsum("nij,nj->ni", gradient[four], v) * out
-    su, sv = (U[:, 1] - U[:, 0])[:, None] / 2, np.abs(V[:, 2:]).mean(axis=1)[:, None]
-    U, V, fu, fv = U / su, V / sv, fu * su, fv * sv
-    middle = (f[:, 0] + f[:, 1]) / 2 + (fu[:, 0] - fu[:, 1]) / 4
-    along = 0.75 * (f[:, 1] - f[:, 0]) - (fu[:, 0] + fu[:, 1]) / 4
-    one, nil = np.ones_like(U), np.zeros_like(U)
-    rows = np.concatenate(
-        [
-            np.stack([one, U, V, U * U, U * V, V * V, U**3, U * U * V, U * V * V, V**3], axis=2),
-            np.stack([nil, one, nil, 2 * U, V, nil, 3 * U * U, 2 * U * V, V * V, nil], axis=2),
-            np.stack([nil, nil, one, nil, U, 2 * V, nil, U * U, 2 * U * V, 3 * V * V], axis=2),
-        ],
-        axis=1,
-    )
-    right = np.concatenate([f - middle[:, None], fu, fv], axis=1)
-    weight = np.tile([1.0, 1.0, 0.1, 0.1], 3)
-    rows, right = rows * weight[:, None], right * weight
-    normal = np.einsum("nki,nkj->nij", rows, rows) + 1e-6 * np.diag([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
-    across = np.linalg.solve(normal, np.einsum("nki,nk->ni", rows, right)[..., None])[:, 2, 0]
-    return m, middle, (along / su[:, 0])[:, None] * u + (across / sv[:, 0])[:, None] * v
+        div v = tr(V C S) - <V^T x, C S x> - 2 <x, w>,
+        grad div v = S^T (t - 3 C V^T x) - V (C S x + 2 m)      up to multiples of x,
+        (D v)^T g = (D w)^T (g - <x, g> x) - <x, g> w - <x, w> g,    D w = V C S.
+    """
+    w = moments.mean @ value.T
+    inward = (x * w).sum(axis=1)[:, None]
+    seen, back = x @ score.T, x @ value
+    spread_seen = np.einsum("nij,nj->ni", moments.covariance, seen)
+    spread_back = np.einsum("nij,nj->ni", moments.covariance, back)
+    divergence = np.einsum("nij,ji->n", moments.covariance, score @ value)
+    divergence -= (back * spread_seen).sum(axis=1) + 2 * inward[:, 0]
+    growth = (moments.third - 3 * spread_back) @ score
+    growth -= (spread_seen + 2 * moments.mean) @ value.T
+    outward = (x * g).sum(axis=1)[:, None]
+    turned = np.einsum("nij,nj->ni", moments.covariance, (g - outward * x) @ value) @ score
+    turned -= outward * w + inward * g
+    return w - inward * x, -divergence, -growth - turned
 
 
 class Triangles:
-    def __init__(self, value, score, density: Density, halvings, width, change, coarse=3.0, relevant=1e-8, narrow=0.1, fit=True):
-        self.value, self.score = np.ascontiguousarray(value), np.ascontiguousarray(score)
-        self.kernel = 1 / math.sqrt(np.linalg.norm(score, 2))
-        self.width, self.change, self.coarse, self.relevant_share, self.narrow = width, change, coarse, relevant, narrow
-        self.fit = fit
-        self.x, self.triangles = icosphere(halvings)
-        log = lambda x: np.log(density(on_sphere(x)))
-        self.level = log(self.x)
-        h = 1e-5
-        self.gradient = np.column_stack([(log(self.x + h * u) - log(self.x - h * u)) / (2 * h) for u in np.eye(3)])
-        self.log_mass = np.full(len(self.triangles), np.nan)
-        self.light = 1.0
-        self.strong = np.ones(len(self.triangles), dtype=bool)
-        self.relevant = np.ones(len(self.triangles), dtype=bool)
-        self.level -= math.log(np.exp(self.sources(self.x, self.level, self.gradient)[1]).sum())
+    """The whole sphere in triangles.
 
-    def shape(self):
-        p = self.x[self.triangles]
-        e = np.roll(p, -1, axis=1) - p
-        longest = np.sqrt((e**2).sum(axis=2).max(axis=1))
-        det = (p[:, 0] * np.cross(e[:, 0], -e[:, 2])).sum(axis=1)
-        return longest, det
+    Attributes:
+        x: nodes.
+        level: log rho there.
+        gradient: of log rho there, tangential.
+        triangles: nodes of each, in positive order.
+        log_mass: of each.
+    """
 
-    def sources(self, x, level, gradient):
-        t = self.triangles
-        p = x[t]
-        e = np.roll(p, -1, axis=1) - p
-        det = (p[:, 0] * np.cross(e[:, 0], -e[:, 2])).sum(axis=1)
-        b = bezier(p, level[t], gradient[t])
-        y = np.einsum("qi,nij->nqj", _RULE, p)
-        r = np.linalg.norm(y, axis=2)
-        logs = b @ bernstein(_RULE).T - 3 * np.log(r)
-        free = np.isnan(self.log_mass)
-        assert (det[free] > 0).all()
-        logs[free] += np.log(det[free] / 6)[:, None]
-        top = logs.max(axis=1)
-        total = top + np.log(np.exp(logs - top[:, None]).sum(axis=1))
-        logs[~free] += (self.log_mass - total)[~free, None]
-        y /= r[..., None]
-        wide = (e**2).sum(axis=2).max(axis=1) > (self.narrow * self.kernel) ** 2
-        self.wide = wide
-        masses = np.where(free, total, self.log_mass)
-        one = on_sphere(np.einsum("nq,nqj->nj", np.exp(logs - logs.max(axis=1)[:, None]), y)[~wide])
-        self.masses = masses
-        return np.concatenate([y[wide].reshape(-1, 3), one]), np.concatenate([logs[wide].ravel(), masses[~wide]])
+    def __init__(
+        self,
+        value: np.ndarray,
+        score: np.ndarray,
+        density: Density,
+        fine: float = 1.0,
+        attention: Attention = softmax,
+    ) -> None:
+        """Begin.
 
-    def step(self, dt):
-        order = None
-        x, level, gradient = self.x, self.level, self.gradient
-        total = [0.0, 0.0, 0.0]
-        for factor, weight in ((0, 1), (0.5, 2), (0.5, 2), (1, 1)):
-            if factor:
-                x = on_sphere(self.x + factor * dt * f.velocity)
-                level = self.level + factor * dt * f.level
-                gradient = self.gradient + factor * dt * f.slope
-            s = self.sources(x, level, gradient)
-            if order is None or len(order) != len(s[1]):
-                order = order_of(s[0])
-            f = flow(x, gradient, s, order, self.score, self.value)
-            if not factor:
-                self._note(f.shares)
-            total = [a + weight / 6 * dt * b for a, b in zip(total, (f.velocity, f.level, f.slope))]
-        self.x = on_sphere(self.x + total[0])
-        self.level = self.level + total[1]
-        self.gradient = self.gradient + total[2]
-        self.gradient -= (self.gradient * self.x).sum(axis=1)[:, None] * self.x
+        Args:
+            value: V.
+            score: beta K^T Q.
+            density: the initial density.
+            fine: how many times finer, in space and time, than said above.
+            attention: what points attend to.
+        """
+        self._value, self._score = np.ascontiguousarray(value), np.ascontiguousarray(score)
+        self._kernel = 1 / math.sqrt(float(np.linalg.norm(score, 2)))
+        self._width, self._change = _WIDTH * self._kernel / fine, _CHANGE / fine**3
+        self.time_step = _STEP / fine
+        self._attention = attention
+        self._density = density
+        self.x, self.triangles = icosphere(_HALVINGS)
+        self.log_mass = np.zeros(len(self.triangles))
+        self.level, self.gradient = self._at_start(self.x)
+        while self._halve(at_start=True):
+            pass
+        _, self.log_mass = self._quadrature(self.x, self.level, self.gradient)[1:]
+        total = math.log(np.exp(self.log_mass).sum())
+        self.level -= total
+        self.log_mass -= total
+
+    def step(self) -> None:
+        """One step of Runge and Kutta's method, and a better mesh."""
+        begun = self.x, self.level, self.gradient
+        ended = begun
+        now = begun
+        for part, weight in ((1 / 2, 1 / 6), (1 / 2, 1 / 3), (1.0, 1 / 3), (0.0, 1 / 6)):
+            x, level, gradient = on_sphere(now[0]), *now[1:]
+            moments = self._attention(
+                x, self._sources(x, level, gradient), self._score, self._value
+            )
+            found = rates(x, gradient, moments, self._score, self._value)
+            ended = _moved(ended, weight * self.time_step, found)
+            now = _moved(begun, part * self.time_step, found)
+        self.x, self.level = on_sphere(ended[0]), ended[1]
+        self.gradient = ended[2] - (ended[2] * self.x).sum(axis=1)[:, None] * self.x
         self.adapt()
+        self.log_mass = self._quadrature(self.x, self.level, self.gradient)[2]
 
-    def _note(self, shares):
-        n = 3 * self.wide.sum()
-        self.relevant = np.empty(len(self.triangles), dtype=bool)
-        self.relevant[self.wide] = shares[:n].reshape(-1, 3).max(axis=1) > self.relevant_share
-        self.relevant[~self.wide] = shares[n:] > self.relevant_share
-        self.strong = self.wide | (self.masses > math.log(1e-6))
-
-    def goals(self):
-        node = np.zeros(len(self.x), dtype=bool)
-        node[self.triangles[self.relevant]] = True
-        target = np.where(node, 1.0, self.coarse) * self.width * self.kernel
-        heavy = np.zeros(len(self.x), dtype=bool)
-        heavy[self.triangles[self.strong]] = True
-        change = np.where(node, np.where(heavy, self.change, self.light), 1e3)
-        return target, change
-
-    def adapt(self):
-        for _ in range(20):
-            target, change = self.goals()
-            new, origin, ends = halved(self.triangles, len(self.x), lambda a, b: _sizes(a, b, self.x, self.level, self.gradient, target, change))
-            if not len(ends):
-                break
-            self._split(new, origin, ends)
-        self._flip()
+    def adapt(self) -> None:
+        """Halve edges, flip edges, and take nodes away."""
+        while self._halve():
+            pass
+        flip(self.triangles, self.x)
         self._coarsen()
 
-    def masses_now(self):
-        self.sources(self.x, self.level, self.gradient)
-        return self.masses
+    def second_moments(self) -> np.ndarray:
+        """The integral of x x^T."""
+        y, log_mass = self._sources(self.x, self.level, self.gradient)
+        return np.asarray(np.einsum("n,ni,nj->ij", np.exp(log_mass), y, y))
 
-    def _split(self, new, origin, ends):
-        m, level, g = inserted(self.x, self.level, self.gradient, ends)
-        carried = ~np.isnan(self.log_mass)
-        old = self.log_mass
-        self.x = np.concatenate([self.x, m])
+    def areas(self) -> np.ndarray:
+        """Of the flat triangles seen from the origin, twice; negative for the wrong order."""
+        return _areas(self.x[self.triangles])[0]
+
+    def _at_start(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def log(points: np.ndarray) -> np.ndarray:
+            return np.log(self._density(on_sphere(points)))
+
+        steps = _DIFFERENCE * np.eye(3)
+        slopes = [(log(x + one) - log(x - one)) / (2 * _DIFFERENCE) for one in steps]
+        gradient = np.column_stack(slopes)
+        return log(x), gradient - (gradient * x).sum(axis=1)[:, None] * x
+
+    def _quadrature(
+        self, x: np.ndarray, level: np.ndarray, gradient: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Points (N x 3 x 3), their log masses (N x 3), and those of triangles."""
+        corners = x[self.triangles]
+        area, longest = _areas(corners)
+        y = RULE @ corners
+        length = np.linalg.norm(y, axis=2)
+        # The area on the sphere is that of the flat triangle, times <n, y> / |y|^3.
+        logs = at_rule(corners, level[self.triangles], gradient[self.triangles])
+        logs -= 3 * np.log(length)
+        flat = area < _FLAT * longest**2
+        logs[~flat] += np.log(area[~flat] / 6)[:, None]
+        total = np.logaddexp.reduce(logs, axis=1)
+        logs[flat] += (self.log_mass - total)[flat, None]
+        return y / length[..., None], logs, np.where(flat, self.log_mass, total)
+
+    def _sources(self, x: np.ndarray, level: np.ndarray, gradient: np.ndarray) -> Sources:
+        y, logs, total = self._quadrature(x, level, gradient)
+        narrow = _areas(x[self.triangles])[1] < _NARROW * self._kernel
+        share = np.exp(logs[narrow] - total[narrow, None])
+        middle = on_sphere(np.einsum("nq,nqj->nj", share, y[narrow]))
+        points = np.concatenate([y[~narrow].reshape(-1, 3), middle])
+        return points, np.concatenate([logs[~narrow].ravel(), total[narrow]])
+
+    def _floor(self) -> np.ndarray:
+        """The length below which log rho need not be smooth, at nodes."""
+        floor = np.full(len(self.x), _ROUGH * self._kernel)
+        floor[self.triangles[self.log_mass > _LIGHT]] = 1e-300
+        return floor
+
+    def _halve(self, at_start: bool = False) -> bool:
+        """Whether there was an edge to be halved."""
+        floor = self._floor()
+
+        def sizes(ends: np.ndarray) -> np.ndarray:
+            return np.asarray(
+                edge_sizes(
+                    ends, self.x, self.level, self.gradient, floor, self._width, self._change
+                )
+            )
+
+        self.triangles, origin, nodes = halved(self.triangles, len(self.x), sizes)
+        if not len(nodes):
+            return False
+        x, level, gradient = in_the_middle(self.x[nodes], self.level[nodes], self.gradient[nodes])
+        if at_start:
+            level, gradient = self._at_start(x)
+        self.x = np.concatenate([self.x, x])
         self.level = np.concatenate([self.level, level])
-        self.gradient = np.concatenate([self.gradient, g])
-        self.triangles = new
-        self.relevant, self.strong = self.relevant[origin], self.strong[origin]
-        self.log_mass = old[origin]
-        # share carried masses
-        parts = np.flatnonzero(carried[origin])
-        parts = parts[np.bincount(origin, minlength=len(old))[origin[parts]] == 2]
-        if len(parts):
-            t = new[parts]
-            p = self.x[t]
-            logs = bezier(p, self.level[t], self.gradient[t]) @ bernstein(_RULE).T
-            top = logs.max(axis=1)
-            w = top + np.log(np.exp(logs - top[:, None]).sum(axis=1))
-            both = np.full(len(old), -np.inf)
-            np.logaddexp.at(both, origin[parts], w)
-            self.log_mass[parts] = old[origin[parts]] + w - both[origin[parts]]
+        self.gradient = np.concatenate([self.gradient, gradient])
+        parts = np.bincount(origin)
+        self.log_mass = self.log_mass[origin] - np.log(parts[origin])
+        return True
 
-    def _flip(self):
-      for _ in range(10):
-        ends, of = edges(self.triangles)
-        sides = np.argsort(of.ravel(), kind="stable").reshape(-1, 2) // 3
-        if not flipped(self.triangles, ends, sides, np.isnan(self.log_mass), self.x): break
-
-    def _coarsen(self):
-        target, change = self.goals()
-        e, of = edges(self.triangles)
-        size = _sizes(e[:, 0], e[:, 1], self.x, self.level, self.gradient, target, change)
+    def _coarsen(self) -> None:
+        floor, ends = self._floor(), edges(self.triangles)[0]
+        rest = self.x, self.level, self.gradient, floor, self._width, self._change
+        size = edge_sizes(ends, *rest)
         least = np.full(len(self.x), np.inf)
-        np.minimum.at(least, e[:, 0], size)
-        np.minimum.at(least, e[:, 1], size)
-        order = np.flatnonzero(least < 0.5)
-        order = order[np.argsort(least[order])]
-        kept = coarsened(self.triangles, order, np.isnan(self.log_mass), self.x, self.level, self.gradient, target, change)
-        self.triangles, self.log_mass, self.relevant = self.triangles[kept], self.log_mass[kept], self.relevant[kept]
-        self.strong = self.strong[kept]
+        for side in ends.T:
+            np.minimum.at(least, side, size)
+        kept = coarsened(self.triangles, np.argsort(least), *rest)
+        self.triangles, self.log_mass = self.triangles[kept], self.log_mass[kept]
         used = np.zeros(len(self.x), dtype=bool)
         used[self.triangles] = True
-        number = np.cumsum(used) - 1
-        self.triangles = number[self.triangles]
+        self.triangles = (np.cumsum(used) - 1)[self.triangles]
         self.x, self.level, self.gradient = self.x[used], self.level[used], self.gradient[used]
 
-    def moments(self):
-        y, l = self.sources(self.x, self.level, self.gradient)
-        return np.einsum("n,ni,nj->ij", np.exp(l), y, y)
+
+State = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _moved(state: State, dt: float, rate: State) -> State:
+    x, level, gradient = (one + dt * other for one, other in zip(state, rate, strict=True))
+    return x, level, gradient
+
+
+def _areas(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """det(a, b, c) and the longest edge of triangles."""
+    sides = np.roll(corners, -1, axis=1) - corners
+    area = (corners[:, 0] * np.cross(sides[:, 0], -sides[:, 2])).sum(axis=1)
+    return area, np.sqrt((sides**2).sum(axis=2).max(axis=1))
+
+
+def _axis(matrix: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eig(matrix)
+    found = vectors[:, np.argmax(values.real)].real
+    return np.asarray(found / np.linalg.norm(found))
+
+
+def _angle(first: np.ndarray, second: np.ndarray) -> float:
+    along = float(first @ second)
+    return math.atan2(float(np.linalg.norm(first - along * second)), abs(along))
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Times of the axis.
+
+    Attributes:
+        leaves: when it leaves E; None if it does not.
+        half: when it is half-way to F; None if it is not.
+        most: triangles at most.
+        mass_error: how far the total mass is from one, at most.
+        seconds: of processor time.
+    """
+
+    leaves: float | None
+    half: float | None
+    most: int
+    mass_error: float
+    seconds: float
+
+
+def lifetime(case: Case, beta: float, fine: float, until: float, log: bool = False) -> Lifetime:
+    """Lifetime and half-way time."""
+    begun = time.process_time()
+    first, last = _axis(case.value @ case.key_query), _axis(case.value)
+
+    def progress(axis: np.ndarray) -> float:
+        gone, ahead = _angle(axis, first), _angle(axis, last)
+        return gone / (gone + ahead)
+
+    stop = progress(on_sphere(case.value @ first))
+    level = (stop if _APART <= stop <= 1 - _APART else 1.0) / 2
+    mesh = Triangles(case.value, beta * case.key_query, case.density, fine)
+    times, found, most, mass_error = [0.0], [0.0], 0, 0.0
+    while times[-1] < until and found[-1] < _ARRIVED:
+        moments = mesh.second_moments()
+        found[-1] = progress(np.linalg.eigh(moments)[1][:, -1])
+        most = max(most, len(mesh.triangles))
+        mass_error = max(mass_error, abs(float(np.trace(moments)) - 1))
+        if log and round(times[-1] / mesh.time_step) % 10 == 0:
+            print(f"{times[-1]:.2f} {found[-1]:.5f} {len(mesh.triangles)} {mass_error:.1e} "
+                  f"{time.process_time() - begun:.0f} s", flush=True)
+        mesh.step()
+        times.append(times[-1] + mesh.time_step)
+        found.append(progress(np.linalg.eigh(mesh.second_moments())[1][:, -1]))
+    seconds = time.process_time() - begun
+    crossed = [_for_good(np.array(times), np.array(found), one) for one in (level, 0.5)]
+    return Lifetime(crossed[0], crossed[1], most, mass_error, seconds)
+
+
+def _for_good(times: np.ndarray, values: np.ndarray, level: float) -> float | None:
+    below = int(np.flatnonzero(values < level)[-1])
+    if below == len(times) - 1:
+        return None
+    part = (level - values[below]) / (values[below + 1] - values[below])
+    return float(times[below] + part * (times[below + 1] - times[below]))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the coarsest at beta = 100")
+    parser.add_argument("--case", type=Path, default=DEMO, help="a case file on the sphere")
+    parser.add_argument("--beta", type=float, nargs="+")
+    parser.add_argument("--fine", type=float, nargs="+")
+    parser.add_argument("--until", type=float, help="when to give up")
+    parser.add_argument("--log", action="store_true", help="print on the way")
+    asked = parser.parse_known_args()[0]
+    case = Case.read(asked.case)
+    columns = ["beta", "finer", "most triangles", "leaves", "half way", "mass error", "seconds"]
+    table = Table(f"Lifetimes, {asked.case.name}, by triangles that move with the flow", columns)
+    for beta in asked.beta or ((100.0,) if asked.quick else (100.0, 200.0, 300.0)):
+        for fine in asked.fine or ((0.6,) if asked.quick else (0.7, 0.85, 1.0)):
+            found = lifetime(case, beta, fine, asked.until or 8 + beta / 10, asked.log)
+            times = ["-" if one is None else f"{one:.4f}" for one in (found.leaves, found.half)]
+            rest = f"{found.mass_error:.0e}", f"{found.seconds:.0f}"
+            table.row(f"{beta:g}", fine, found.most, *times, *rest)
+
+
+if __name__ == "__main__":
+    main()

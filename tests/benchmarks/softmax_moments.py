@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-TILE = 16  # sources; 16 and 64 are slower
-# Tiles whose sources all have exponents this far below the largest are left out: exp(-23) = 1e-10.
+Sources = tuple[np.ndarray, np.ndarray]  # points and log masses
+TILE = 16  # sources; 32 are slower, because tiles are wider
+# Tiles whose sources all have exponents this far below the largest are left out: exp(-16) = 1e-7.
 REACH = 16.0
 _BITS = 10  # of a coordinate in the order of sources
 
@@ -55,11 +56,10 @@ def _tiles(y, log_mass, order):
 
 @numba.njit(fastmath=True, cache=True)
 def _moments(x, points, bounds, score, value):
-    """m, the six entries of C, t, and for each tile its largest share in any sum."""
+    """m, the six entries of C, and t."""
     count = len(points)
     found = np.empty((len(x), 12))
-    shares = np.zeros(count)
-    height, slack = np.empty(count), np.empty(count)
+    height = np.empty(count)
     w = score @ value
     w00, w11, w22 = w[0, 0], w[1, 1], w[2, 2]
     w01, w02, w12 = w[0, 1] + w[1, 0], w[0, 2] + w[2, 0], w[1, 2] + w[2, 1]
@@ -87,12 +87,11 @@ def _moments(x, points, bounds, score, value):
         for j in range(count):
             if height[j] + length * bounds[j, 3] < top - REACH:
                 continue
-            before = n
             for k in range(TILE):
                 e0, e1, e2 = points[j, 0, k] - r0, points[j, 1, k] - r1, points[j, 2, k] - r2
                 exponent = z0 * e0 + z1 * e1 + z2 * e2 + points[j, 3, k] - shift
                 # exp as the 64th power of a polynomial, which is done for several k at once; its
-                # relative error is below 1e-11 above exp(-23).
+                # relative error is below 1e-11 above exp(-16).
                 u = min(max(exponent, -60.0), 60.0) * (1.0 / 64)
                 p = 1 + u * (1.0 / 9) * (1 + u * (1.0 / 10))
                 p = 1 + u * (1.0 / 7) * (1 + u * (1.0 / 8) * p)
@@ -122,7 +121,6 @@ def _moments(x, points, bounds, score, value):
                 c0 += f0 * s
                 c1 += f1 * s
                 c2 += f2 * s
-            shares[j] = max(shares[j], n - before)
         d0, d1, d2 = a0 / n, a1 / n, a2 / n
         found[i, 0], found[i, 1], found[i, 2] = r0 + d0, r1 + d1, r2 + d2
         k00, k11, k22 = b00 / n - d0 * d0, b11 / n - d1 * d1, b22 / n - d2 * d2
@@ -143,27 +141,53 @@ def _moments(x, points, bounds, score, value):
         found[i, 9] = c0 / n - k00 * h0 - k01 * h1 - k02 * h2 - mean * d0
         found[i, 10] = c1 / n - k01 * h0 - k11 * h1 - k12 * h2 - mean * d1
         found[i, 11] = c2 / n - k02 * h0 - k12 * h1 - k22 * h2 - mean * d2
-    return found, shares
+    return found
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
-    """Velocity and what it does to log densities, at points; the dot is the derivative in time.
+class Moments:
+    """What points attend to, one row a point.
 
     Attributes:
-        velocity: v.
-        level: of log rho along the flow, -div v.
-        slope: of its gradient along the flow, up to multiples of x.
-        shares: of each source, the largest share in any of the sums of its tile.
+        mean: m.
+        covariance: C, N x 3 x 3.
+        third: t.
     """
 
-    velocity: np.ndarray
-    level: np.ndarray
-    slope: np.ndarray
-    shares: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    third: np.ndarray
 
 
-def order_of(y: np.ndarray) -> np.ndarray:
+def softmax(
+    x: np.ndarray, sources: Sources, score: np.ndarray, value: np.ndarray
+) -> Moments:
+    """The moments of softmax over sources y_k with log masses l_k."""
+    y, log_mass = sources
+    points, bounds = _tiles(y, log_mass, _order(y))
+    found = _moments(x, points, bounds, score, value)
+    covariance = found[:, [3, 6, 7, 6, 4, 8, 7, 8, 5]].reshape(-1, 3, 3)
+    return Moments(found[:, :3], covariance, found[:, 9:])
+
+
+def zero_temperature(
+    x: np.ndarray, sources: Sources, score: np.ndarray, value: np.ndarray
+) -> Moments:
+    """The same where m = z / |z| whatever the sources are: with n = m, r = |z|, G = W - V^T x z^T,
+
+        C = (I - n n^T) / r,    t = (3 n <n, G n> - n tr G - (G + G^T) n) / r^2.
+    """
+    z = x @ score.T
+    r = np.linalg.norm(z, axis=1)[:, None]
+    n = z / r
+    G = score @ value - (x @ value)[:, :, None] * z[:, None, :]
+    covariance = (np.eye(3) - n[:, :, None] * n[:, None, :]) / r[..., None]
+    turned = np.einsum("nij,nj->ni", G + np.swapaxes(G, 1, 2), n)
+    along = (n * turned).sum(axis=1) * 1.5 - np.trace(G, axis1=1, axis2=2)
+    return Moments(n, covariance, (n * along[:, None] - turned) / r**2)
+
+
+def _order(y: np.ndarray) -> np.ndarray:
     """Points in an order in which neighbours are near to each other, by the bits of coordinates."""
     cell = ((y + 1) / 2 * (2**_BITS - 1)).astype(np.int64)
     code = np.zeros(len(y), dtype=np.int64)
@@ -171,42 +195,3 @@ def order_of(y: np.ndarray) -> np.ndarray:
         for axis in range(3):
             code |= ((cell[:, axis] >> bit) & 1) << (3 * bit + axis)
     return np.argsort(code, kind="stable")
-
-
-def flow(
-    x: np.ndarray,
-    gradient: np.ndarray,
-    sources: tuple[np.ndarray, np.ndarray],
-    order: np.ndarray,
-    score: np.ndarray,
-    value: np.ndarray,
-) -> Flow:
-    """v, -div v and the rate of the gradient of log rho at points x.
-
-    With w = V m(S x), v = w - <x, w> x, and f an extension of div v to the space around,
-
-        div v = tr(V C S) - <V^T x, C S x> - 2 <x, w>,
-        grad f = S^T (t - C V^T x) - V (C S x) - 2 V m - 2 S^T C V^T x   (up to multiples of x)
-
-    and (grad log rho)' = -grad f - (D v)^T grad log rho.
-    """
-    y, log_mass = sources
-    points, bounds = _tiles(y, log_mass, order)
-    found, shares = _moments(x, points, bounds, score, value)
-    mean, third = found[:, :3], found[:, 9:]
-    covariance = found[:, [3, 6, 7, 6, 4, 8, 7, 8, 5]].reshape(-1, 3, 3)
-    w = mean @ value.T
-    inward = (x * w).sum(axis=1)
-    seen, back = x @ score.T, x @ value
-    spread_seen = np.einsum("nij,nj->ni", covariance, seen)
-    spread_back = np.einsum("nij,nj->ni", covariance, back)
-    divergence = np.einsum("nij,ji->n", covariance, score @ value)
-    divergence -= (back * spread_seen).sum(axis=1) + 2 * inward
-    growth = (third - 3 * spread_back) @ score - (spread_seen + 2 * mean) @ value.T
-    # (D v)^T g = (D w)^T g - <x, g> (w + (D w)^T x) - <x, w> g, with D w = V C S.
-    outward = (x * gradient).sum(axis=1)[:, None]
-    turned = np.einsum("nij,nj->ni", covariance, (gradient - outward * x) @ value) @ score
-    turned -= outward * w + inward[:, None] * gradient
-    of_source = np.empty(len(y))
-    of_source[order] = np.repeat(shares, TILE)[: len(order)]
-    return Flow(w - inward[:, None] * x, -divergence, -growth - turned, of_source)

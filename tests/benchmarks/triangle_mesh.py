@@ -18,7 +18,8 @@ COARSE = 0.7  # below 1, so that what was taken away does not come back at once
 # that a coarsening may leave.
 _QUALITY = 0.15
 
-Sizes = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Sizes = Callable[[np.ndarray], np.ndarray]  # of edges, given as pairs of nodes
+_PASSES = 10  # of flips at once: each flips an edge of a triangle at most
 
 
 def icosphere(halvings: int) -> tuple[np.ndarray, np.ndarray]:
@@ -56,31 +57,27 @@ def edges(triangles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def halved(triangles: np.ndarray, nodes: int, size: Sizes) -> tuple[np.ndarray, ...]:
-    """Triangles, the one each is part of, and the edges halved: one pass.
+    """Triangles, the one each is part of, and ends and opposite corners of halved edges: one pass.
 
     Of the edges that are too large those are halved that are the largest of both their triangles;
     the k-th gets node `nodes + k` in its middle. Repeat until no edge is halved.
     """
     ends, of_triangle = edges(triangles)
-    sizes = size(ends[:, 0], ends[:, 1])
+    sizes = size(ends)
     largest = np.argmax(sizes[of_triangle], axis=1)
     rows = np.arange(len(triangles))
     chosen = of_triangle[rows, largest]
     count = np.bincount(chosen, minlength=len(ends))
     split = (count == 2) & (sizes > 1)
-    number = np.cumsum(split) - 1 + nodes
+    number = np.cumsum(split) - 1
     parts = split[chosen]
     turn = (largest[:, None] + np.arange(3)) % 3
     a, b, c = np.take_along_axis(triangles, turn, axis=1)[parts].T
-    middle = number[chosen[parts]]
+    edge = number[chosen[parts]]
     found = triangles.copy()
-    found[parts] = np.column_stack([a, middle, c])
-    found = np.concatenate([found, np.column_stack([middle, b, c])])
-    opposite = np.empty((int(split.sum()), 2), dtype=np.int64)
-    first = np.zeros(len(middle), dtype=np.int64)
-    _, start = np.unique(middle, return_index=True)
-    first[start] = 1
-    opposite[middle - nodes, first] = c
+    found[parts] = np.column_stack([a, nodes + edge, c])
+    found = np.concatenate([found, np.column_stack([nodes + edge, b, c])])
+    opposite = c[np.argsort(edge, kind="stable")].reshape(-1, 2)
     return found, np.concatenate([rows, rows[parts]]), np.column_stack([ends[split], opposite])
 
 
@@ -98,20 +95,34 @@ def _quality(p, q, r):
 
 
 @numba.njit(cache=True)
-def edge_size(i, j, x, level, gradient, target, change):
-    """The larger of length over target, and of the cube root of d over its target.
+def _edge_size(i, j, x, level, gradient, floor, width, change):
+    """Size of the edge between two nodes relative to what it should be.
 
-    d = |f(b) - f(a) - (f'(a) + f'(b)) / 2| is the third derivative of log rho along the edge from a
-    to b divided by 12.
+    That is the larger of length / width and of (d / change)^(1/3), where
+
+        d = |f(b) - f(a) - (f'(a) + f'(b)) / 2|
+
+    is a twelfth of the third derivative of f = log rho along the edge. The second counts less for
+    an edge that is shorter than `floor`, by length / floor.
     """
-    length = fall = 0.0
+    squared = fall = 0.0
     for k in range(3):
         step = x[j, k] - x[i, k]
-        length += step * step
+        squared += step * step
         fall += (gradient[i, k] + gradient[j, k]) / 2 * step
-    # The wanted width and change are those of the more demanding end.
-    third = abs(level[j] - level[i] - fall) / min(change[i], change[j])
-    return max(math.sqrt(length) / min(target[i], target[j]), third ** (1 / 3))
+    length = math.sqrt(squared)
+    bent = (abs(level[j] - level[i] - fall) / change) ** (1 / 3)
+    return max(length / width, bent * min(1.0, length / min(floor[i], floor[j])))
+
+
+@numba.njit(cache=True)
+def edge_sizes(ends, x, level, gradient, floor, width, change):
+    """`_edge_size` of each edge."""
+    found = np.empty(len(ends))
+    for k in range(len(ends)):
+        i, j = ends[k]
+        found[k] = _edge_size(i, j, x, level, gradient, floor, width, change)
+    return found
 
 
 @numba.njit(cache=True)
@@ -133,13 +144,12 @@ def _around(triangles, nodes):
 
 
 @numba.njit(cache=True)
-def coarsened(triangles, order, may, x, level, gradient, target, change):
+def coarsened(triangles, order, x, level, gradient, floor, width, change):
     """Take nodes away, in the given order, each at most once among its neighbours.
 
     Args:
         triangles: changed in place.
         order: nodes to be tried.
-        may: whether a triangle may be changed.
 
     Returns:
         Whether a triangle is left.
@@ -152,7 +162,6 @@ def coarsened(triangles, order, may, x, level, gradient, target, change):
         ring = around[first[b] : first[b + 1]]
         free = not locked[b]
         for t in ring:
-            free = free and may[t]
             for k in range(3):
                 free = free and not locked[triangles[t, k]]
         if not free:
@@ -192,8 +201,8 @@ def coarsened(triangles, order, may, x, level, gradient, target, change):
                 if quality < least:
                     worst = np.inf
                     break
-                worst = max(worst, edge_size(a, p, x, level, gradient, target, change))
-                worst = max(worst, edge_size(a, q, x, level, gradient, target, change))
+                worst = max(worst, _edge_size(a, p, x, level, gradient, floor, width, change))
+                worst = max(worst, _edge_size(a, q, x, level, gradient, floor, width, change))
             if worst < best:
                 best, goal = worst, a
         if goal < 0:
@@ -211,14 +220,13 @@ def coarsened(triangles, order, may, x, level, gradient, target, change):
 
 
 @numba.njit(cache=True)
-def flipped(triangles, ends, sides, may, x):
+def _flip(triangles, ends, sides, x):
     """Change an edge of two triangles for the other diagonal where their least quality grows.
 
     Args:
         triangles: changed in place.
         ends: edges as pairs of nodes.
         sides: the triangles of each edge.
-        may: whether a triangle may be changed.
 
     Returns:
         How many edges were flipped.
@@ -227,7 +235,7 @@ def flipped(triangles, ends, sides, may, x):
     count = 0
     for i in range(len(ends)):
         s, t = sides[i]
-        if locked[s] or locked[t] or not (may[s] and may[t]):
+        if locked[s] or locked[t]:
             continue
         a, b = ends[i]
         c = d = -1
@@ -249,3 +257,12 @@ def flipped(triangles, ends, sides, may, x):
             locked[s] = locked[t] = True
             count += 1
     return count
+
+
+def flip(triangles: np.ndarray, x: np.ndarray) -> None:
+    """Flip edges until no triangle becomes better, or `_PASSES` times."""
+    for _ in range(_PASSES):
+        ends, of_triangle = edges(triangles)
+        sides = np.argsort(of_triangle.ravel(), kind="stable").reshape(-1, 2) // 3
+        if not _flip(triangles, ends, sides, x):
+            break
