@@ -13,9 +13,9 @@ import numpy as np
 # The rule with three nodes, exact for quadratics.
 RULE = np.array([[4, 1, 1], [1, 4, 1], [1, 1, 4]]) / 6
 # Of the opposite nodes in the fit across an edge, beside those at its ends.
-_OPPOSITE = 0.1
+_OPPOSITE = 1.0
 # Against fits that are not determined: added to the diagonal of normal equations of order 1.
-_RIDGE = 1e-6
+_RIDGE = 1.0
 
 
 def on_sphere(x: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
-"""Lifetimes on the sphere from triangles that move with the flow; nothing of the solver is shared.
+"""Lifetimes on the sphere from triangles that move with the flow, by nothing of the solver.
 
-    python -m tests.benchmarks.moving_triangles [--quick] [--case FILE] [--beta B ...] [--fine N ...]
+    python -m tests.benchmarks.moving_triangles [--quick] [--case FILE]
+        [--beta B ...] [--fine N ...] [--until T] [--log]
 
 Nodes x move with v = P_x V m(x), and carry f = log rho and its gradient g:
 
@@ -51,12 +52,12 @@ _HALVINGS = 3  # of the first icosahedron, 1,280 triangles, all of which are ref
 _WIDTH, _CHANGE, _STEP = 1.0, 0.03, 0.1
 # In kernels: a triangle with shorter edges is one source, and log rho need not be smooth on shorter
 # edges unless more than exp(-11.5) = 1e-5 of all mass is there.
-_NARROW, _ROUGH, _LIGHT = 0.3, 0.4, -11.5
+_NARROW, _ROUGH, _LIGHT = 0.3, 0.8, -11.5
 _DIFFERENCE = 1e-5  # for the gradient of the initial density: its error is 1e-10
 # A triangle of less area, relative to its longest edge squared, has the mass that it had before.
 _FLAT = 1e-3
 _APART = 0.2  # of places where the axis stops, by definition of the lifetime
-_ARRIVED = 0.7  # a progress from which on it does not come back
+_ARRIVED = 0.6  # a progress from which on it does not come back
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +117,8 @@ class Triangles:
         gradient: of log rho there, tangential.
         triangles: nodes of each, in positive order.
         log_mass: of each.
+        time: at which this is.
+        width, change: the longest edge, and what d of `edge_sizes` is compared with.
     """
 
     def __init__(
@@ -137,8 +140,8 @@ class Triangles:
         """
         self._value, self._score = np.ascontiguousarray(value), np.ascontiguousarray(score)
         self._kernel = 1 / math.sqrt(float(np.linalg.norm(score, 2)))
-        self._width, self._change = _WIDTH * self._kernel / fine, _CHANGE / fine**3
-        self.time_step = _STEP / fine
+        self.width, self.change = _WIDTH * self._kernel / fine, _CHANGE / fine**3
+        self.time, self._time_step = 0.0, _STEP / fine
         self._attention = attention
         self._density = density
         self.x, self.triangles = icosphere(_HALVINGS)
@@ -162,10 +165,11 @@ class Triangles:
                 x, self._sources(x, level, gradient), self._score, self._value
             )
             found = rates(x, gradient, moments, self._score, self._value)
-            ended = _moved(ended, weight * self.time_step, found)
-            now = _moved(begun, part * self.time_step, found)
+            ended = _moved(ended, weight * self._time_step, found)
+            now = _moved(begun, part * self._time_step, found)
         self.x, self.level = on_sphere(ended[0]), ended[1]
         self.gradient = ended[2] - (ended[2] * self.x).sum(axis=1)[:, None] * self.x
+        self.time += self._time_step
         self.adapt()
         self.log_mass = self._quadrature(self.x, self.level, self.gradient)[2]
 
@@ -231,9 +235,7 @@ class Triangles:
 
         def sizes(ends: np.ndarray) -> np.ndarray:
             return np.asarray(
-                edge_sizes(
-                    ends, self.x, self.level, self.gradient, floor, self._width, self._change
-                )
+                edge_sizes(ends, self.x, self.level, self.gradient, floor, self.width, self.change)
             )
 
         self.triangles, origin, nodes = halved(self.triangles, len(self.x), sizes)
@@ -251,7 +253,7 @@ class Triangles:
 
     def _coarsen(self) -> None:
         floor, ends = self._floor(), edges(self.triangles)[0]
-        rest = self.x, self.level, self.gradient, floor, self._width, self._change
+        rest = self.x, self.level, self.gradient, floor, self.width, self.change
         size = edge_sizes(ends, *rest)
         least = np.full(len(self.x), np.inf)
         for side in ends.T:
@@ -321,18 +323,19 @@ def lifetime(case: Case, beta: float, fine: float, until: float, log: bool = Fal
     stop = progress(on_sphere(case.value @ first))
     level = (stop if _APART <= stop <= 1 - _APART else 1.0) / 2
     mesh = Triangles(case.value, beta * case.key_query, case.density, fine)
-    times, found, most, mass_error = [0.0], [0.0], 0, 0.0
-    while times[-1] < until and found[-1] < _ARRIVED:
+    times, found, most, mass_error = list[float](), list[float](), 0, 0.0
+    while True:
         moments = mesh.second_moments()
-        found[-1] = progress(np.linalg.eigh(moments)[1][:, -1])
+        times.append(mesh.time)
+        found.append(progress(np.linalg.eigh(moments)[1][:, -1]))
         most = max(most, len(mesh.triangles))
         mass_error = max(mass_error, abs(float(np.trace(moments)) - 1))
-        if log and round(times[-1] / mesh.time_step) % 10 == 0:
-            print(f"{times[-1]:.2f} {found[-1]:.5f} {len(mesh.triangles)} {mass_error:.1e} "
-                  f"{time.process_time() - begun:.0f} s", flush=True)
+        if log and len(times) % 10 == 0:
+            now = f"{time.process_time() - begun:.0f} s"
+            print(f"{mesh.time:.2f} {found[-1]:.5f}", len(mesh.triangles), now, flush=True)
+        if mesh.time > until or (found[-1] > _ARRIVED and min(found) < level):
+            break
         mesh.step()
-        times.append(times[-1] + mesh.time_step)
-        found.append(progress(np.linalg.eigh(mesh.second_moments())[1][:, -1]))
     seconds = time.process_time() - begun
     crossed = [_for_good(np.array(times), np.array(found), one) for one in (level, 0.5)]
     return Lifetime(crossed[0], crossed[1], most, mass_error, seconds)

@@ -159,9 +159,7 @@ class Moments:
     third: np.ndarray
 
 
-def softmax(
-    x: np.ndarray, sources: Sources, score: np.ndarray, value: np.ndarray
-) -> Moments:
+def softmax(x: np.ndarray, sources: Sources, score: np.ndarray, value: np.ndarray) -> Moments:
     """The moments of softmax over sources y_k with log masses l_k."""
     y, log_mass = sources
     points, bounds = _tiles(y, log_mass, _order(y))
@@ -175,7 +173,7 @@ def zero_temperature(
 ) -> Moments:
     """The same where m = z / |z| whatever the sources are: with n = m, r = |z|, G = W - V^T x z^T,
 
-        C = (I - n n^T) / r,    t = (3 n <n, G n> - n tr G - (G + G^T) n) / r^2.
+    C = (I - n n^T) / r,    t = (3 n <n, G n> - n tr G - (G + G^T) n) / r^2.
     """
     z = x @ score.T
     r = np.linalg.norm(z, axis=1)[:, None]

@@ -19,7 +19,8 @@ COARSE = 0.7  # below 1, so that what was taken away does not come back at once
 _QUALITY = 0.15
 
 Sizes = Callable[[np.ndarray], np.ndarray]  # of edges, given as pairs of nodes
-_PASSES = 10  # of flips at once: each flips an edge of a triangle at most
+_PASSES = 10  # of flips at once, of which each has its four nodes for itself
+_BETTER = 1.05  # quality after a flip over that before it, so that none is flipped to and fro
 
 
 def icosphere(halvings: int) -> tuple[np.ndarray, np.ndarray]:
@@ -150,6 +151,12 @@ def coarsened(triangles, order, x, level, gradient, floor, width, change):
     Args:
         triangles: changed in place.
         order: nodes to be tried.
+        x: nodes.
+        level: log rho there.
+        gradient: of it.
+        floor: see `_edge_size`, as are the next.
+        width: the longest edge.
+        change: what d is compared with.
 
     Returns:
         Whether a triangle is left.
@@ -220,25 +227,25 @@ def coarsened(triangles, order, x, level, gradient, floor, width, change):
 
 
 @numba.njit(cache=True)
-def _flip(triangles, ends, sides, x):
-    """Change an edge of two triangles for the other diagonal where their least quality grows.
+def _flip(triangles, ends, sides, codes, x):
+    """Change edges of two triangles for the other diagonal where their least quality grows.
 
     Args:
         triangles: changed in place.
         ends: edges as pairs of nodes.
         sides: the triangles of each edge.
+        codes: of the edges, increasing.
+        x: nodes.
 
     Returns:
         How many edges were flipped.
     """
-    locked = np.zeros(len(triangles), dtype=np.bool_)
+    locked = np.zeros(len(x), dtype=np.bool_)
     count = 0
     for i in range(len(ends)):
         s, t = sides[i]
-        if locked[s] or locked[t]:
-            continue
         a, b = ends[i]
-        c = d = -1
+        c = d = a
         forward = False
         for k in range(3):
             if triangles[s, k] != a and triangles[s, k] != b:
@@ -246,16 +253,23 @@ def _flip(triangles, ends, sides, x):
                 forward = triangles[s, (k + 1) % 3] == a
             if triangles[t, k] != a and triangles[t, k] != b:
                 d = triangles[t, k]
+        if locked[a] or locked[b] or locked[c] or locked[d]:
+            continue
         if not forward:
             a, b = b, a
-        # s = (a, b, c) and t = (b, a, d) become (a, d, c) and (d, b, c).
+        # (a, b, c) and (b, a, d) become (a, d, c) and (d, b, c).
         old = min(_quality(x[a], x[b], x[c]), _quality(x[b], x[a], x[d]))
         new = min(_quality(x[a], x[d], x[c]), _quality(x[d], x[b], x[c]))
-        if new > 1.05 * old + 1e-3:
-            triangles[s] = a, d, c
-            triangles[t] = d, b, c
-            locked[s] = locked[t] = True
-            count += 1
+        if new <= _BETTER * old + 1e-3:
+            continue
+        code = min(c, d) << 32 | max(c, d)
+        place = np.searchsorted(codes, code)
+        if place < len(codes) and codes[place] == code:
+            continue
+        triangles[s] = a, d, c
+        triangles[t] = d, b, c
+        locked[a] = locked[b] = locked[c] = locked[d] = True
+        count += 1
     return count
 
 
@@ -264,5 +278,5 @@ def flip(triangles: np.ndarray, x: np.ndarray) -> None:
     for _ in range(_PASSES):
         ends, of_triangle = edges(triangles)
         sides = np.argsort(of_triangle.ravel(), kind="stable").reshape(-1, 2) // 3
-        if not _flip(triangles, ends, sides, x):
+        if not _flip(triangles, ends, sides, ends[:, 0] << 32 | ends[:, 1], x):
             break
