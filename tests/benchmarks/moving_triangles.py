@@ -52,7 +52,8 @@ _HALVINGS = 3  # of the first icosahedron, 1,280 triangles, all of which are ref
 _WIDTH, _CHANGE, _STEP = 1.0, 0.03, 0.1
 # In kernels: a triangle with shorter edges is one source, and log rho need not be smooth on shorter
 # edges unless more than exp(-11.5) = 1e-5 of all mass is there.
-_NARROW, _ROUGH, _LIGHT = 0.3, 0.8, -11.5
+_NARROW, _ROUGH, _LIGHT = 0.3, 0.4, -11.5
+_COARSENINGS = 2  # per step: nodes next to one that is taken away wait for the next
 _DIFFERENCE = 1e-5  # for the gradient of the initial density: its error is 1e-10
 # A triangle of less area, relative to its longest edge squared, has the mass that it had before.
 _FLAT = 1e-3
@@ -177,8 +178,9 @@ class Triangles:
         """Halve edges, flip edges, and take nodes away."""
         while self._halve():
             pass
-        flip(self.triangles, self.x)
-        self._coarsen()
+        for _ in range(_COARSENINGS):
+            flip(self.triangles, self.x)
+            self._coarsen()
 
     def second_moments(self) -> np.ndarray:
         """The integral of x x^T."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
+CURVE = 3.0
 COARSE = 0.7  # below 1, so that what was taken away does not come back at once
 # Least quality 2 sqrt(3) times area over the squared longest edge (1 for an equilateral triangle)
 # that a coarsening may leave.
@@ -106,13 +107,15 @@ def _edge_size(i, j, x, level, gradient, floor, width, change):
     is a twelfth of the third derivative of f = log rho along the edge. The second counts less for
     an edge that is shorter than `floor`, by length / floor.
     """
-    squared = fall = 0.0
+    squared = fall = turn = 0.0
     for k in range(3):
         step = x[j, k] - x[i, k]
         squared += step * step
         fall += (gradient[i, k] + gradient[j, k]) / 2 * step
+        turn += (gradient[j, k] - gradient[i, k]) * step
     length = math.sqrt(squared)
     bent = (abs(level[j] - level[i] - fall) / change) ** (1 / 3)
+    bent = max(bent, math.sqrt(abs(turn) / (CURVE * change ** (2 / 3))))
     return max(length / width, bent * min(1.0, length / min(floor[i], floor[j])))
 
 
