@@ -14,6 +14,8 @@ import numpy as np
 RULE = np.array([[4, 1, 1], [1, 4, 1], [1, 1, 4]]) / 6
 # Of the opposite nodes in the fit across an edge, beside those at its ends.
 _OPPOSITE = 1.0
+# How far a cubic may be from linear interpolation; beyond it gradients are not resolved.
+_LIMIT = 0.5
 # Against fits that are not determined: added to the diagonal of normal equations of order 1.
 _RIDGE = 1.0
 
@@ -38,7 +40,9 @@ def at_rule(corners: np.ndarray, values: np.ndarray, gradients: np.ndarray) -> n
     ahead = values + (gradients * step).sum(axis=2) / 3
     behind = np.roll(values, -1, axis=1) - (after * step).sum(axis=2) / 3
     middle = (ahead + behind).sum(axis=1) / 4 - values.sum(axis=1) / 6
-    return np.column_stack([values, ahead, behind, middle]) @ _BASIS.T
+    cubic = np.column_stack([values, ahead, behind, middle]) @ _BASIS.T
+    linear = values @ RULE.T
+    return np.asarray(linear + np.clip(cubic - linear, -_LIMIT, _LIMIT))
 
 
 def in_the_middle(
@@ -62,7 +66,8 @@ def in_the_middle(
     unit_a = (a[:, 1] - a[:, 0])[:, None] / 2
     unit_b = np.abs(b[:, 2:]).mean(axis=1)[:, None]
     a, b, f_a, f_b = a / unit_a, b / unit_b, f_a * unit_a, f_b * unit_b
-    value = (values[:, 0] + values[:, 1]) / 2 + (f_a[:, 0] - f_a[:, 1]) / 4
+    value = (values[:, 0] + values[:, 1]) / 2
+    value += np.clip((f_a[:, 0] - f_a[:, 1]) / 4, -_LIMIT, _LIMIT)
     along = 0.75 * (values[:, 1] - values[:, 0]) - (f_a[:, 0] + f_a[:, 1]) / 4
     one, nil = np.ones_like(a), np.zeros_like(a)
     rows = np.concatenate(

@@ -52,13 +52,13 @@ _HALVINGS = 3  # of the first icosahedron, 1,280 triangles, all of which are ref
 _WIDTH, _CHANGE, _STEP = 1.0, 0.03, 0.1
 # In kernels: a triangle with shorter edges is one source, and log rho need not be smooth on shorter
 # edges unless more than exp(-11.5) = 1e-5 of all mass is there.
-_NARROW, _ROUGH, _LIGHT = 0.3, 0.4, -11.5
+_NARROW, _ROUGH, _LIGHT = 0.1, 0.7, -11.5
 _COARSENINGS = 2  # per step: nodes next to one that is taken away wait for the next
 _DIFFERENCE = 1e-5  # for the gradient of the initial density: its error is 1e-10
 # A triangle of less area, relative to its longest edge squared, has the mass that it had before.
 _FLAT = 1e-3
 _APART = 0.2  # of places where the axis stops, by definition of the lifetime
-_ARRIVED = 0.6  # a progress from which on it does not come back
+_ARRIVED = 0.52  # a progress from which on it does not come back
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +142,7 @@ class Triangles:
         self._value, self._score = np.ascontiguousarray(value), np.ascontiguousarray(score)
         self._kernel = 1 / math.sqrt(float(np.linalg.norm(score, 2)))
         self.width, self.change = _WIDTH * self._kernel / fine, _CHANGE / fine**3
+        self._narrow = _NARROW * self._kernel / fine
         self.time, self._time_step = 0.0, _STEP / fine
         self._attention = attention
         self._density = density
@@ -219,7 +220,7 @@ class Triangles:
 
     def _sources(self, x: np.ndarray, level: np.ndarray, gradient: np.ndarray) -> Sources:
         y, logs, total = self._quadrature(x, level, gradient)
-        narrow = _areas(x[self.triangles])[1] < _NARROW * self._kernel
+        narrow = _areas(x[self.triangles])[1] < self._narrow
         share = np.exp(logs[narrow] - total[narrow, None])
         middle = on_sphere(np.einsum("nq,nqj->nj", share, y[narrow]))
         points = np.concatenate([y[~narrow].reshape(-1, 3), middle])
