@@ -8,8 +8,8 @@ import scipy.linalg
 
 from tests import oracles
 from tests.benchmarks.cubic_triangles import in_the_middle, on_sphere
-from tests.benchmarks.moving_triangles import Triangles, rates
-from tests.benchmarks.softmax_moments import Sources, softmax, zero_temperature
+from tests.benchmarks.moving_triangles import Triangles
+from tests.benchmarks.softmax_moments import Sources, rates, softmax, zero_temperature
 from tests.benchmarks.triangle_mesh import edges, halved, icosphere
 
 VALUE = np.array([[0.9, 0.1, 0.3], [-0.1, 0.5, 0.0], [0.2, 0.0, 0.4]])
@@ -120,8 +120,8 @@ def test_moments_at_small_beta_against_characteristics() -> None:
     x, weights = oracles.sphere_nodes(20)  # 16 and 20 differ by 1.3e-5
     masses = weights * density(x) / (weights @ density(x))
     nodes = oracles.characteristics(x, masses, SCORE / 20, np.eye(3), VALUE, beta, until, 10)
-    mesh = Triangles(VALUE, beta * SCORE / 20, density, 2.0)
+    mesh = Triangles(VALUE, beta * SCORE / 20, density, 1.4)
     while mesh.time < until - 1e-9:
         mesh.step()
     expected = np.einsum("n,ni,nj->ij", masses, nodes, nodes)
-    np.testing.assert_allclose(mesh.second_moments(), expected, rtol=0, atol=3e-5)
+    np.testing.assert_allclose(mesh.second_moments(), expected, rtol=0, atol=5e-5)

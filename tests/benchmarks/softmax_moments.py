@@ -171,9 +171,11 @@ def softmax(x: np.ndarray, sources: Sources, score: np.ndarray, value: np.ndarra
 def zero_temperature(
     x: np.ndarray, sources: Sources, score: np.ndarray, value: np.ndarray
 ) -> Moments:
-    """The same where m = z / |z| whatever the sources are: with n = m, r = |z|, G = W - V^T x z^T,
+    """The same where m = n = z / |z| whatever the sources are.
 
-    C = (I - n n^T) / r,    t = (3 n <n, G n> - n tr G - (G + G^T) n) / r^2.
+    With r = |z| and G = W - V^T x z^T,
+
+        C = (I - n n^T) / r,    t = (3 n <n, G n> - n tr G - (G + G^T) n) / r^2.
     """
     z = x @ score.T
     r = np.linalg.norm(z, axis=1)[:, None]
@@ -183,6 +185,32 @@ def zero_temperature(
     turned = np.einsum("nij,nj->ni", G + np.swapaxes(G, 1, 2), n)
     along = (n * turned).sum(axis=1) * 1.5 - np.trace(G, axis1=1, axis2=2)
     return Moments(n, covariance, (n * along[:, None] - turned) / r**2)
+
+
+def rates(
+    x: np.ndarray, g: np.ndarray, moments: Moments, score: np.ndarray, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """v, f' and g' at points x, the last up to multiples of x.
+
+    With w = V m(S x), S = beta K^T Q, v = w - <x, w> x, and the derivatives C of m in z = S x,
+
+        div v = tr(V C S) - <V^T x, C S x> - 2 <x, w>,
+        grad div v = S^T (t - 3 C V^T x) - V (C S x + 2 m)      up to multiples of x,
+        (D v)^T g = (D w)^T (g - <x, g> x) - <x, g> w - <x, w> g,    D w = V C S.
+    """
+    w = moments.mean @ value.T
+    inward = (x * w).sum(axis=1)[:, None]
+    seen, back = x @ score.T, x @ value
+    spread_seen = np.einsum("nij,nj->ni", moments.covariance, seen)
+    spread_back = np.einsum("nij,nj->ni", moments.covariance, back)
+    divergence = np.einsum("nij,ji->n", moments.covariance, score @ value)
+    divergence -= (back * spread_seen).sum(axis=1) + 2 * inward[:, 0]
+    growth = (moments.third - 3 * spread_back) @ score
+    growth -= (spread_seen + 2 * moments.mean) @ value.T
+    outward = (x * g).sum(axis=1)[:, None]
+    turned = np.einsum("nij,nj->ni", moments.covariance, (g - outward * x) @ value) @ score
+    turned -= outward * w + inward * g
+    return w - inward * x, -divergence, -growth - turned
 
 
 def _order(y: np.ndarray) -> np.ndarray:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
+# Second differences of log rho beside change^(2/3), that is below 0.3 for change = 0.03: a valley
+# that an edge crosses has no third difference.
 CURVE = 3.0
 COARSE = 0.7  # below 1, so that what was taken away does not come back at once
 # Least quality 2 sqrt(3) times area over the squared longest edge (1 for an equilateral triangle)
@@ -100,12 +102,12 @@ def _quality(p, q, r):
 def _edge_size(i, j, x, level, gradient, floor, width, change):
     """Size of the edge between two nodes relative to what it should be.
 
-    That is the larger of length / width and of (d / change)^(1/3), where
+    That is the largest of length / width, (d / change)^(1/3) and (c / (CURVE change^(2/3)))^(1/2),
 
-        d = |f(b) - f(a) - (f'(a) + f'(b)) / 2|
+        d = |f(b) - f(a) - (f'(a) + f'(b)) / 2|,    c = |f'(b) - f'(a)|,
 
-    is a twelfth of the third derivative of f = log rho along the edge. The second counts less for
-    an edge that is shorter than `floor`, by length / floor.
+    a twelfth of the third difference of f = log rho along the edge, and its second one. Both count
+    less for an edge that is shorter than `floor`, by length / floor.
     """
     squared = fall = turn = 0.0
     for k in range(3):
