@@ -116,12 +116,12 @@ def test_points_in_the_middle_of_edges_are_of_fourth_and_second_order() -> None:
 
 
 def test_moments_at_small_beta_against_characteristics() -> None:
-    beta, until = 5.0, 1.0
+    beta, until = 5.0, 0.8
     x, weights = oracles.sphere_nodes(16)  # 16 and 20 differ by 1.3e-5
     masses = weights * density(x) / (weights @ density(x))
     nodes = oracles.characteristics(x, masses, SCORE / 20, np.eye(3), VALUE, beta, until, 10)
-    mesh = Triangles(VALUE, beta * SCORE / 20, density, 1.2)
+    mesh = Triangles(VALUE, beta * SCORE / 20, density, 1.0)
     while mesh.time < until - 1e-9:
         mesh.step()
     expected = np.einsum("n,ni,nj->ij", masses, nodes, nodes)
-    np.testing.assert_allclose(mesh.second_moments(), expected, rtol=0, atol=8e-5)
+    np.testing.assert_allclose(mesh.second_moments(), expected, rtol=0, atol=1e-4)

@@ -314,7 +314,7 @@ def lifetime(case: Case, beta: float, fine: float, until: float, log: bool = Fal
         most = max(most, len(mesh.triangles))
         mass_error = max(mass_error, abs(float(np.trace(moments)) - 1))
         if log and len(times) % 10 == 0:
-            now = f"{time.process_time() - begun:.0f} s"
+            now = f"{mass_error:.0e} {time.process_time() - begun:.0f} s"
             print(f"{mesh.time:.2f} {found[-1]:.5f}", len(mesh.triangles), now, flush=True)
         if mesh.time > until or (found[-1] > _ARRIVED and min(found) < level):
             break
