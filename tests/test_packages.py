@@ -139,6 +139,8 @@ def test_tests_share_problems_and_oracles_and_nothing_else() -> None:
     shared |= {"tests.benchmarks.characteristics", "tests.benchmarks.moving_arcs"}
     shared |= {"tests.benchmarks.adaptivity", "tests.benchmarks.damage"}
     shared |= {"tests.benchmarks.hostile", "tests.benchmarks.sums", "tests.benchmarks.tails"}
+    shared |= {"tests.benchmarks.moving_triangles", "tests.benchmarks.cubic_triangles"}
+    shared |= {"tests.benchmarks.softmax_moments", "tests.benchmarks.triangle_mesh"}
     wrong = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
