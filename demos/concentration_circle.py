@@ -38,7 +38,7 @@ INITIAL = VonMises((Component(0.7, 3.0, (0.6, 0.8)), Component(0.3, 1.5, (-0.8, 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description="Concentration on the circle")
     parser.add_argument("--short", action="store_true", help="a coarse mesh")
-    cells = 400 if parser.parse_known_args(arguments)[0].short else 800
+    cells = 1600 if parser.parse_known_args(arguments)[0].short else 3200
 
     attention = Attention(query=QUERY, key=np.eye(2), value=VALUE, beta=200.0)
     limit = ProjectionLimit(attention)

@@ -20,6 +20,7 @@ from meanfield_pde.case.file import (
     Table,
     parse,
 )
+from meanfield_pde.solver.settings import AUTO
 from meanfield_pde.support.arguments import defaults_of
 from meanfield_pde.support.old_names import with_new_keys
 
@@ -70,8 +71,14 @@ def differing_keys(text: str, other: str, *, ignore: Iterable[str] = ()) -> tupl
     return tuple(
         key
         for key in sorted(ours.keys() | theirs.keys())
-        if not {key, key.split(".")[0]} & skipped and ours.get(key) != theirs.get(key)
+        if not {key, key.split(".")[0]} & skipped and not _same(ours.get(key), theirs.get(key))
     )
+
+
+def _same(one: object, other: object) -> bool:
+    if _EARLIER_DEFAULT in (one, other):
+        return {one, other} <= {_EARLIER_DEFAULT, AUTO, "muscl"}
+    return one == other
 
 
 def same_problem(text: str, other: str) -> bool:
@@ -100,6 +107,9 @@ def _flat(text: str) -> Table:
     A key that is newer than the text counts as its default.
     """
     tables, _ = with_new_keys(parse(text))
+    solver = tables.get("solver", {})
+    if "step_tolerance" not in solver and solver.get("scheme") == "muscl":
+        solver["scheme"] = _EARLIER_DEFAULT
     for name, defaults in _DEFAULTS.items():
         if isinstance(table := tables.get(name), dict):
             tables[name] = defaults | table
@@ -110,6 +120,9 @@ def _flat(text: str) -> Table:
     }
 
 
+# The scheme of a text that was written before there was `step_tolerance`: then "muscl" was the
+# default, and stands in all of them.
+_EARLIER_DEFAULT = "muscl, of an earlier version"
 # What the keys of a section are if they are left out.
 _DEFAULTS = {
     name: _plain({key: one for key, one in defaults_of(section).items() if one is not None})

@@ -42,8 +42,8 @@ from meanfield_pde.support.ranks import largest, on_root, total
 
 LOG = logging.getLogger("meanfield_pde")
 
-# A step aims at this part of the tolerance, and is at most so many times as long as the one before,
-# and at least so many times as long as one that was refused (as is usual; chosen, not tuned).
+# The part of the tolerance that a step aims at; how much longer than the one before it may be, and
+# how much shorter than one that was refused (as is usual; chosen, not tuned).
 _AIM, _LONGER, _SHORTER = 0.7, 2.0, 0.2
 # Velocities that change by less than this many tolerances of the sums stand still (chosen).
 _STILL = 100.0

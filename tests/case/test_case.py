@@ -112,6 +112,7 @@ def test_the_case_of_the_documentation(case: Callable[[str], Path]) -> None:
     assert written["attention"].pop("normalise") is True
     assert written["compare"].pop("time_limit") == 60.0
     assert written["solver"].pop("log_masses") == "auto"
+    assert written["solver"].pop("step_tolerance") == 1e-3
     assert written == tomllib.loads(CONTRACT)
 
 
@@ -119,7 +120,7 @@ def test_defaults(case: Callable[..., Path]) -> None:
     read = read_case(case(CIRCLE + TIME, "two.words.toml"))
     assert read.mesh == MeshCase("circle", 800, 1.0)
     assert read.initial == Uniform()
-    assert read.solver == SolverCase("muscl", 1e-10)
+    assert read.solver == SolverCase("auto", 1e-10)
     assert read.compare is None
     assert read.output == OutputCase(Path("results/two.words"), "pvd", 100)
     assert read.time.save_times == (0.0, 10.0)
@@ -348,7 +349,10 @@ def test_overrides(case: Callable[..., Path]) -> None:
         ),
         # Solver, time, comparison, output.
         (CIRCLE + TIME + "[solver]\nscheme = 'muscle'", "got 'muscle'; did you mean 'muscl'?"),
-        (CIRCLE + TIME + "[solver]\nscheme = 2", "solver.scheme must be one of 'muscl', 'upwind'"),
+        (
+            CIRCLE + TIME + "[solver]\nscheme = 2",
+            "solver.scheme must be one of 'auto', 'muscl', 'quadratic', 'upwind'",
+        ),
         (CIRCLE + TIME + "[solver]\ntolerance = 0", "solver.tolerance must be a number from 1e-14"),
         (CIRCLE + TIME + "[solver]\ntolerance = '1e-8'", "solver.tolerance must be a number from"),
         (CIRCLE + "[time]\nuntil = -1", "time.until must be a number >= 0, got -1"),

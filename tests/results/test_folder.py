@@ -155,7 +155,12 @@ def test_case_runs_again_to_the_same_result(
     text = (tmp_path / "again/case.toml").read_text()
     assert same_case(text, (result / "case.toml").read_text())
     document = tomllib.loads(text)
-    assert document["solver"] == {"scheme": "muscl", "tolerance": 1e-10, "log_masses": "auto"}
+    assert document["solver"] == {
+        "scheme": "auto",
+        "tolerance": 1e-10,
+        "log_masses": "auto",
+        "step_tolerance": 1e-3,
+    }
     assert document["output"] == {"directory": "again", "fields": "pvd", "checkpoint_every": 100}
 
 

@@ -223,7 +223,7 @@ def test_results_do_not_depend_on_the_numbering_of_the_mesh():
 def test_unknown_scheme():
     attention = Attention(np.eye(2), np.eye(2), DRIFT[2], 1.0)
     with pytest.raises(
-        InputError, match="scheme must be one of 'muscl', 'quadratic', 'upwind', got 'weno'"
+        InputError, match="scheme must be one of 'auto', 'muscl', 'quadratic', 'upwind'"
     ):
         solve(attention, circle_mesh(20), until=1.0, scheme="weno")
 

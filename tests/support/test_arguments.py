@@ -266,7 +266,7 @@ def test_settings_of_adaptive_meshes_that_are_no_finite_numbers_are_refused(sett
 
 def test_settings_of_steps_that_are_no_finite_numbers_are_refused():
     check_settings(StepSettings(), "steps.")
-    assert StepSettings(frozen_from=np.inf, lengths=np.int64(4)).lengths == 4
+    assert StepSettings(lengths=np.int64(4)).lengths == 4
 
 
 def check_settings(settings, section):
