@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--short", action="store_true", help="a coarse mesh")
     short = parser.parse_known_args(arguments)[0].short
 
-    mesh = sphere_mesh(1280 if short else 5120)
+    mesh = sphere_mesh(5120 if short else 20_480)
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     panels = figure.subplots(1, 2)
     numbers = {}

@@ -74,7 +74,7 @@ class Halo:
     def exchange(self, values: np.ndarray) -> None:
         """Write `ghosts` from one number for each own cell, or two rows of them. Collective."""
         if self._comm.size > 1:
-            rows = values.reshape(-1, self._owned)
+            rows = np.atleast_2d(values)
             self.ghosts[: len(rows)] = self._received(rows.T).T
 
     def _received(self, values: np.ndarray) -> np.ndarray:

@@ -38,11 +38,12 @@ from meanfield_pde.support.kernels import kernel, part
 # What `fits` returns.
 Matrices = tuple[np.ndarray, ...]
 # The largest |p - k| at points of a cell up to which p is taken alone, and from which slopes are.
-# Mean errors of log masses in tails at zero temperature, t = 4 and 9, 320 cells of the sphere, of
-# cells where log rho changes by less than 3: 0.026 and 0.090; with about half of these bounds 0.033
-# and 0.10, with twice 0.030 and 0.11. With 1,280 cells 0.0050, 0.0068, 0.0057 at t = 4. Bounds on
-# the residual of the fit beside it, 0.25 to 0.5, made it 0.034 and 0.10, looser ones the same.
-_STEEP = 0.7, 1.4
+# Where the density is not resolved slopes lose less: with 0.7 and 1.4, W_1 to the limit at zero
+# temperature (sphere, 1,280 cells, graded) is up to 5 % larger than with slopes alone, with these
+# 1 %. Fine cells are below the bounds: mean errors of log masses at t = 9 are 5.9e-3, 1.1e-3, 8e-5
+# on 1,280, 5,120 and 20,480 cells, 3.1e-3, 5.9e-4, 7.4e-5 with 0.7 and 1.4, and 1.4e-2, 4.3e-3 with
+# slopes on the first two (`tests.benchmarks.tails`).
+_STEEP = 0.15, 0.3
 # Of a diagonal entry of the normal matrix, what is left of it: cells that lie on a conic section,
 # or too few of them.
 _DEPENDENT = 1e-6
@@ -61,7 +62,7 @@ def quadratic_fit(volumes: FiniteVolumes, halo: Halo) -> Matrices:
         halo.neighbours,
         halo.extended(volumes.cell_points[own]),
         np.arange(volumes.owned),
-        facets.reshape(volumes.owned, -1, d),
+        facets.reshape(volumes.owned, d * (d - 1), d),
     )
     inner = [np.ascontiguousarray(halo.extended(one)[: halo.inner]) for one in matrices]
     return _stencils(halo.neighbours, np.arange(halo.inner)), *inner
@@ -119,9 +120,9 @@ def fits(
 
 def _stencils(neighbours: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The neighbours of some cells, and theirs but for the cell itself: rows x d^2."""
-    near = neighbours[rows]
-    others = neighbours[near].reshape(len(rows), -1)
-    beyond = others[others != rows[:, None]].reshape(len(rows), -1)
+    near, d = neighbours[rows], neighbours.shape[1]
+    others = neighbours[near].reshape(len(rows), d * d)
+    beyond = others[others != rows[:, None]].reshape(len(rows), d * (d - 1))
     return np.concatenate([near, beyond], axis=1)
 
 

@@ -33,6 +33,8 @@ ERROR_PER_STEP = 1e-6
 PREFIX = "noise_"
 # Steps are quartered at most to 1e-12 of a time step: what needs more is uniform at once.
 _MOST_QUARTERINGS = 20
+# Times the inverse squares of cells and of what is solved for, this leaves the range of doubles.
+_OVERFLOWS = 1e200
 # Factorisations that are kept, of the lengths of step used last: one costs as much as a hundred
 # solutions.
 _KEPT = 4
@@ -142,6 +144,11 @@ class Diffusion:
         )
         estimate = start / _GAMMA - inside / (_GAMMA * (1 - _GAMMA)) + end / (1 - _GAMMA)
         error = self._total(np.abs(system.solve(2 * _ERROR * estimate)))
+        if not math.isfinite(error) and self.strength * length > _OVERFLOWS:
+            raise InputError(
+                f"noise.strength = {self.strength:g} is more than numbers hold; lower it, the "
+                "density is uniform at once"
+            )
         if not math.isfinite(error):
             raise SolverError(
                 f"noise.strength = {self.strength:g}: the linear systems of the noise could not be "

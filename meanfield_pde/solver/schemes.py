@@ -34,7 +34,8 @@ def least_squares_slopes(volumes: FiniteVolumes) -> np.ndarray:
     """W of `slope_weights` for the ways from the centres of own cells to points of their facets."""
     x = volumes.centre[: volumes.owned, None]
     points = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
-    ways = geometry.tangent_vector(x, points.reshape(volumes.owned, -1, volumes.dimension))
+    d = volumes.dimension
+    ways = geometry.tangent_vector(x, points.reshape(volumes.owned, d * (d - 1), d))
     return slope_weights(volumes, ways)
 
 

@@ -113,7 +113,9 @@ def estimate(
     bend = first - 2 * second + third
     outflow = (volumes.cell_signs * bend.sum(axis=1)[volumes.cell_facets]).sum(axis=1)
     own = masses @ volumes.speed(bend), np.abs(outflow).sum(), volumes.volume[: volumes.owned].sum()
-    sizes = (np.abs(one).sum() for one in (bend, second - first, volumes.facet_length))
+    # Over the facets of own cells: those of a rank overlap with those of others.
+    changes = bend, second - first, volumes.facet_length
+    sizes = (np.abs(one[volumes.cell_facets]).sum() for one in changes)
     found = totals(volumes.comm, np.array([*own, *sizes]))
     shifted, squeezed, surface, bent, changed, length = (float(one) for one in found)
     if patches:

@@ -74,7 +74,7 @@ def killed_rounds(case: Path, out: Path, ranks: int, rounds: int) -> int:
             limit = time.monotonic() + 300
             while not (out / "checkpoint.h5").exists() and time.monotonic() < limit:
                 time.sleep(0.005)
-            time.sleep(random.uniform(0.0, 3.0))
+            time.sleep(random.uniform(0.0, 0.5))
             os.killpg(process.pid, 9)
         hits += process.wait(120) != 0
         if (out / "summary.json").exists():
