@@ -43,7 +43,9 @@ Matrices = tuple[np.ndarray, ...]
 # 1 %. Fine cells are below the bounds: mean errors of log masses at t = 9 are 5.9e-3, 1.1e-3, 8e-5
 # on 1,280, 5,120 and 20,480 cells, 3.1e-3, 5.9e-4, 7.4e-5 with 0.7 and 1.4, and 1.4e-2, 4.3e-3 with
 # slopes on the first two (`tests.benchmarks.tails`).
-_STEEP = 0.15, 0.3
+STEEP_FLUXES = 0.15, 0.3
+# The same where masses are shared out, in sources and remaps: nothing is lost there.
+_STEEP_SHARES = 0.7, 1.4
 # Of a diagonal entry of the normal matrix, what is left of it: cells that lie on a conic section,
 # or too few of them.
 _DEPENDENT = 1e-6
@@ -89,7 +91,7 @@ class Reconstruction:
         """Densities at the points over the mean of their cell, for those of all cells."""
         factors = np.empty(self._arrays[1].shape[:2])
         given = np.concatenate([log_density[self._rows], log_density])
-        quadratic_factors(self._facets, given, *self._arrays, factors)
+        quadratic_factors(_STEEP_SHARES, self._facets, given, *self._arrays, factors)
         return factors
 
 
@@ -265,11 +267,12 @@ def _fits(numbers, stencil, centres, moments, widths, targets):
 
 @kernel
 def quadratic_factors(
-    facets, log_density, neighbours, weights, stencil, fit, bend, points, factors
+    bounds, facets, log_density, neighbours, weights, stencil, fit, bend, points, factors
 ):
     """exp(t (p - k) + (1 - t) g) at points of cells.
 
-    Arguments as of `reconstruction.face_factors`, for g, and what `fits` returned.
+    Bounds as `STEEP_FLUXES`, arguments as of `reconstruction.face_factors`, for g, and what `fits`
+    returned.
     """
     d = len(facets)
     size, count = d * d, factors.shape[1]
@@ -312,8 +315,8 @@ def quadratic_factors(
             if not abs(rise) <= steep:  # or not a number, beside an empty cell
                 steep = abs(rise)
             factors[c, i] = min(rise, STEEPEST)
-        if not steep <= _STEEP[0]:
-            t = (_STEEP[1] - steep) / (_STEEP[1] - _STEEP[0]) if steep < _STEEP[1] else 0.0
+        if not steep <= bounds[0]:
+            t = (bounds[1] - steep) / (bounds[1] - bounds[0]) if steep < bounds[1] else 0.0
             limited_slopes(facets, log_density, neighbours, weights, c, slopes, 0)
             for i in range(count):
                 slope = slopes[0, i]

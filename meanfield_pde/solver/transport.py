@@ -25,7 +25,7 @@ import numpy as np
 from meanfield_pde.amr.remap import ZERO_EXPONENT
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.halo import Halo
-from meanfield_pde.mesh.quadratic_fit import quadratic_factors, quadratic_fit
+from meanfield_pde.mesh.quadratic_fit import STEEP_FLUXES, quadratic_factors, quadratic_fit
 from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers, logarithms
 from meanfield_pde.solver.schemes import Scheme
 from meanfield_pde.support.kernels import kernel, part
@@ -141,7 +141,16 @@ def _mantissas(masses, ghosts, volume, density, exponents):
 def _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, points, factors):
     if stencil.size > 0:
         quadratic_factors(
-            facets, log_density, neighbours, weights, stencil, fit, bend, points, factors
+            STEEP_FLUXES,
+            facets,
+            log_density,
+            neighbours,
+            weights,
+            stencil,
+            fit,
+            bend,
+            points,
+            factors,
         )
     elif weights.size > 0:
         face_factors(facets, log_density, neighbours, weights, factors)
