@@ -170,6 +170,11 @@ def inverse_kernel_width_squared(layer: Layer) -> float:
     )
 
 
+def kernel_width(layer: Layer) -> float:
+    """Width of the narrowest kernel of heads at finite temperature, at most 1."""
+    return max(1.0, inverse_kernel_width_squared(layer)) ** -0.5
+
+
 @lru_cache(maxsize=_KNOWN)
 def relaxation_time(layer: Layer) -> float:
     """How long errors in the place of mass are remembered; infinite where the flow only turns.

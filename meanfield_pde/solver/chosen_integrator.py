@@ -13,7 +13,7 @@ from meanfield_pde.solver.integrator import Integrator, PetscIntegrator, SSPRung
 
 
 def integrator_class() -> type[Integrator]:
-    """Return PETSc's TS if its options ask for anything of it, and the compiled rks2 otherwise."""
+    """Return PETSc's TS if its options ask for anything of it, and the compiled rks3 otherwise."""
     if any(name.startswith("ts_") for name in PETSc.Options().getAll()):
         return PetscIntegrator
     return SSPRungeKutta

@@ -23,7 +23,7 @@ from meanfield_pde.amr.patches import Field, Patches, moved
 from meanfield_pde.amr.regrid import limited, mark, regrid
 from meanfield_pde.amr.remap import Remap
 from meanfield_pde.amr.settings import AdaptSettings
-from meanfield_pde.attention.heads import Layer, inverse_kernel_width_squared
+from meanfield_pde.attention.heads import Layer, kernel_width
 from meanfield_pde.attention.layers import pieces
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.initial.given import InitialLike
@@ -46,7 +46,8 @@ LOG = logging.getLogger("meanfield_pde")
 # how much shorter than one that was refused (as is usual; chosen, not tuned).
 _AIM, _LONGER, _SHORTER = 0.7, 2.0, 0.2
 # Velocities that jump, as where one of two far clusters takes over, have an error of the size of
-# the jump in however short a step; so steps are not made shorter than this part of growth / |V|.
+# the jump in a step of any length; so none is made shorter than this part of growth / |V|, which is
+# how far the time of a jump may be off (chosen, not tuned).
 _SHORTEST = 1e-3
 # Velocities that change by less than this many tolerances of the sums stand still: what ranks round
 # differently, about 1e-12 of velocities, is not seen in the rates of others.
@@ -106,7 +107,7 @@ class Controller:
         if self._extended and not self.flow.integrator.extended:
             self.close()
             raise InputError(
-                "solver.log_masses = 'on' needs the compiled rks2; leave the options -ts_... of "
+                "solver.log_masses = 'on' needs the compiled rks3; leave the options -ts_... of "
                 "PETSc out, or say 'auto' or 'off'"
             )
         self._choose_format(state.masses.copy().flush_and_check())
@@ -291,7 +292,7 @@ class Controller:
         self.state = replace(self.state, masses=masses)
 
     def _take_step(self, until: float) -> None:
-        clocks, steps, noise = self.state.clocks, self.steps, self.equation.diffusion
+        steps, noise = self.steps, self.equation.diffusion
         if noise is not None:
             limited_before = noise.limited
             if self.step % steps.splitting_every == 0:
@@ -307,8 +308,9 @@ class Controller:
         if dt < planned:  # it ended at a saved time, which says nothing against what was planned
             length = max(length, planned)
         resolved = steps.growth / max(step.estimate.growth, 1e-300)
-        length = min(length, max(self._first_step(), resolved), self._longest_step())
-        clocks = replace(self.state.clocks, length=length, rejected=clocks.rejected + rejected)
+        length = min(length, max(self._first_step(), resolved), self._most())
+        clocks = self.state.clocks
+        clocks = replace(clocks, length=length, rejected=clocks.rejected + rejected)
         if noise is not None:
             counted = clocks.limited + noise.limited - limited_before
             clocks = replace(clocks, noise_step=noise.first, limited=counted)
@@ -331,8 +333,8 @@ class Controller:
             longest = min(longest, longest_crossing(self.rhs, *given, steps.crossed))
         return self._rounded(longest)
 
-    def _longest_step(self) -> float:
-        """How long a step may be at most: beyond 1 / |V| the order in time is lost.
+    def _most(self) -> float:
+        """How long any step may be: beyond 1 / |V| the order in time is lost.
 
         Noise balances transport, both at rates of their own, where the state stands still.
         """
@@ -386,8 +388,7 @@ class Controller:
         longest = min(clocks.split_limit, self._first_step() / 4)
         masses, smallest = self.flow(masses, velocity, time, longest)
         if velocity.field is not None:
-            kernel = max(1.0, inverse_kernel_width_squared(self.rhs.layer)) ** -0.5
-            patches = moved(patches, velocity.field, time, kernel)
+            patches = moved(patches, velocity.field, time, kernel_width(self.rhs.layer))
         return masses, patches, smallest
 
     def _change(self, masses: Masses, patches: Patches) -> None:

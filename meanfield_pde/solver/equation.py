@@ -84,9 +84,7 @@ class RightHandSide:
         Log masses may be below the range of doubles; -inf stands for an empty cell.
         """
         flux = _total([term.facet_flux(log_masses, patches) for term in self.terms])
-        return (
-            np.repeat(flux.mean(axis=1), flux.shape[1]).reshape(flux.shape) if self.even else flux
-        )
+        return np.tile(flux.mean(axis=1, keepdims=True), flux.shape[1]) if self.even else flux
 
     def field(self, log_masses: np.ndarray, patches: Patches) -> Field:
         """The velocity by all terms at any points. Collective."""

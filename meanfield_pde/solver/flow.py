@@ -1,4 +1,4 @@
-"""The flow of a velocity that stands still, with noise: masses after a time, however long.
+"""The flow of a velocity that stands still, with noise: masses after any time.
 
 Without noise it is transport, in as many steps of an integrator as the cells want (a CFL
 condition). With noise it is
@@ -64,7 +64,7 @@ class Flow:
         if self.noise is None:
             return self.carried(masses, velocity, time)
         # A power of two, so that few lengths of noise have to be factorised.
-        count = 2 ** max(0, math.ceil(math.log2(max(1.0, time / (2 * longest_split * _ROUNDING)))))
+        count = 2 ** math.ceil(math.log2(max(1.0, time / (2 * longest_split * _ROUNDING))))
         part, smallest = time / count, 0.0
         for _ in range(count):
             masses, _ = self.carried(masses, velocity, part / 2)

@@ -210,7 +210,7 @@ class PetscIntegrator(Integrator):
         """Return the masses after a step; see `Integrator`."""
         if not isinstance(masses, Doubles):
             raise InputError(
-                "masses below the range of doubles are evolved by the compiled rks2 only; leave "
+                "masses below the range of doubles are evolved by the compiled rks3 only; leave "
                 "the options -ts_... of PETSc out, or say solver.log_masses = 'off'"
             )
         if not velocity.rate * dt / self.coefficient <= self._transport.scheme.positive:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meanfield_pde.amr.patches import Patches
-from meanfield_pde.attention.heads import inverse_kernel_width_squared
+from meanfield_pde.attention.heads import kernel_width
 from meanfield_pde.solver.diffusion import ERROR_PER_STEP
 from meanfield_pde.solver.equation import RightHandSide
 from meanfield_pde.solver.integrator import Velocity
@@ -123,8 +123,7 @@ def estimate(
         k = [stage.field(centres) for stage in stages if stage.field is not None]
         mass = np.array([patch.mass for patch in patches])
         shifted += float(mass @ np.linalg.norm(k[0] - 2 * k[1] + k[2], axis=1))
-    width = max(1.0, inverse_kernel_width_squared(rhs.layer)) ** -0.5
-    error = 3 / 4 * (shifted / width + squeezed / surface)
+    error = 3 / 4 * (shifted / kernel_width(rhs.layer) + squeezed / surface)
     if changed <= still * rhs.speed * length * dt:
         return Estimate(error)
     return Estimate(error, bent / changed / (dt / 3))

@@ -116,7 +116,10 @@ class MeanField:
         self.largest_weight = 1.0
         self._norm = float(np.linalg.norm(attention.value, 2))
         if attention.zero_temperature:
-            self._fixed = _integrated(volumes, lambda x: attention.mean(x) @ attention.value.T)
+            rule = geometry.facet_rule(volumes.facet_points)
+            self._fixed = _integrated(
+                volumes, rule, lambda x: attention.mean(x) @ attention.value.T
+            )
         else:
             # The vertices that the facets of this rank need, and the means from them.
             means, ends = volumes.facet_means, volumes.facet_vertices
@@ -248,6 +251,7 @@ class PointwiseFlux:
         self.speed = term.speed_bound
         self.fixed = not term.depends_on_density
         self._volumes, self._tolerance = volumes, tolerance
+        self._rule = geometry.facet_rule(volumes.facet_points)
         self._flux: np.ndarray | None = None
         if self.fixed:
             self._flux = self._integrated(None)
@@ -273,16 +277,20 @@ class PointwiseFlux:
 
     def _integrated(self, sources: Sources | None) -> np.ndarray:
         term, tolerance = self.term, self._tolerance
-        return _integrated(self._volumes, lambda x: term.push(x, sources, tolerance=tolerance))
+        return _integrated(
+            self._volumes, self._rule, lambda x: term.push(x, sources, tolerance=tolerance)
+        )
 
     def vertex_velocity(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
         """The velocity at all vertices. Collective."""
         return self.field(log_masses, patches)(self._volumes.vertices)
 
 
-def _integrated(volumes: FiniteVolumes, push: Field) -> np.ndarray:
-    """Fluxes through facets of a push that can be evaluated at any points."""
-    points, shares = geometry.facet_rule(volumes.facet_points)
+def _integrated(
+    volumes: FiniteVolumes, rule: tuple[np.ndarray, np.ndarray], push: Field
+) -> np.ndarray:
+    """Fluxes through facets of a push at any points, by the `facet_rule` of these facets."""
+    points, shares = rule
     pushes = push(points.reshape(-1, volumes.dimension)).reshape(points.shape)
     across = np.einsum("fkd,fd->fk", pushes, volumes.facet_conormal)
     return np.ascontiguousarray(volumes.facet_length[:, None] * (across @ shares.T))

@@ -134,11 +134,11 @@ class Counter(Observer):
             self._made += 1
             return found
 
-        SharedSum.__call__ = counted  # type: ignore[method-assign]
+        SharedSum.__call__ = counted  # type: ignore[method-assign]  # put back below
         try:
             yield self
         finally:
-            SharedSum.__call__ = inner  # type: ignore[method-assign]
+            SharedSum.__call__ = inner  # type: ignore[method-assign]  # what it was
 
     def saved(self, simulation: Simulation) -> None:
         """The row of time 0 is not one of a step."""

@@ -124,7 +124,7 @@ def test_it_needs_the_default_method() -> None:
     attention = Attention(np.eye(2), np.eye(2), VALUES[2], 10.0)
     with (
         petsc_options(["-ts_ssp_type", "rks3"]),
-        pytest.raises(InputError, match="the compiled rks2"),
+        pytest.raises(InputError, match="the compiled rks3"),
     ):
         solve(attention, circle_mesh(50), until=0.1, log_masses=True)
 

@@ -134,7 +134,7 @@ def test_factors_are_exponentials_of_limited_slopes(d: int) -> None:
 
 
 def test_two_points_of_a_facet_have_the_mean_of_their_middle() -> None:
-    """Its slope is what is limited; neither factor exceeds e, however long the facet is."""
+    """Its slope is what is limited; neither factor exceeds e, on facets of any length."""
     rng = np.random.default_rng(2)
     cells = 60
     neighbours = np.argsort(rng.random((cells, cells)), axis=1)[:, :3]

@@ -124,7 +124,7 @@ def test_a_step_that_is_refused_leaves_no_trace(scheme: str, log_masses: bool) -
 
 
 def test_substeps_keep_to_the_limit_of_the_scheme() -> None:
-    """However long users want them: masses stay positive."""
+    """Also where users want them longer: masses stay positive."""
     for courant in (0.1, 0.3, 5.0):
         found = evolved(1e-3, StepSettings(courant=courant))
         assert found.masses.min() > 0
