@@ -172,6 +172,12 @@ def columns(dimension: int, cost: str = CompareCase.cost) -> tuple[Observable, .
             "mass in Lagrangian patches, with `[adapt]`",
             when=lambda kind: kind.adaptive,
         ),
+        Observable(
+            "mean_norm",
+            lambda s: np.linalg.norm(s.mean),
+            "length of ∫ x dµ, the order parameter",
+            panel="first moments",
+        ),
     )
 
 
