@@ -289,6 +289,7 @@ class Simulation:
             layer,
             self._projection_of_layers,
             sub_cell=equation.sub_cell,
+            transport=equation.transport,
         )
 
     @property
