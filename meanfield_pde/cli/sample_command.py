@@ -16,9 +16,6 @@ from meanfield_pde.support.ranks import on_root
 
 LOG = logging.getLogger("meanfield_pde")
 
-# Those of `results.sample`, which is not imported before the command is known: see `_lazy`.
-VALUES = ("density", "zero-temperature", "velocity", "limit")
-
 
 def add_sample(command: Command) -> None:
     """Add the command to the parser that `command` adds to."""
@@ -37,10 +34,9 @@ def add_sample(command: Command) -> None:
     taken.add_argument(
         "--values",
         nargs="+",
-        choices=VALUES,
         default=("density",),
         metavar="NAME",
-        help=f"{', '.join(VALUES)}; default density",
+        help="density (the default), zero-temperature, velocity, limit",
     )
     taken.add_argument(
         "--output", type=path, required=True, metavar="FILE", help=".nc, .npz or .csv"

@@ -166,10 +166,11 @@ def saved_index(history: History, time: float, use: str) -> int:
     return index
 
 
-Rows = dict[str, Labelled]
+# What a function of `VALUES` returns, by name.
+Found = dict[str, Labelled]
 
 
-def _density(history: History, grid: Grid, index: Sequence[int], name: str, zero: bool) -> Rows:
+def _density(history: History, grid: Grid, index: Sequence[int], name: str, zero: bool) -> Found:
     """The density and its logarithm at all times, those at zero temperature if wanted."""
     logs = np.empty((len(index), len(grid.points)))
     places: PointDensity | None = None
@@ -187,15 +188,15 @@ def _density(history: History, grid: Grid, index: Sequence[int], name: str, zero
     }
 
 
-def _of_density(history: History, grid: Grid, index: Sequence[int]) -> Rows:
+def _of_density(history: History, grid: Grid, index: Sequence[int]) -> Found:
     return _density(history, grid, index, "density", zero=False)
 
 
-def _of_zero_temperature(history: History, grid: Grid, index: Sequence[int]) -> Rows:
+def _of_zero_temperature(history: History, grid: Grid, index: Sequence[int]) -> Found:
     return _density(history, grid, index, "density_at_zero_temperature", zero=True)
 
 
-def _of_velocity(history: History, grid: Grid, index: Sequence[int]) -> Rows:
+def _of_velocity(history: History, grid: Grid, index: Sequence[int]) -> Found:
     assert isinstance(history, Result | Solution)
     found = np.array([history.velocity_at(grid.points, i) for i in index])
     shape = (len(index), *grid.shape)
@@ -210,7 +211,7 @@ def _of_velocity(history: History, grid: Grid, index: Sequence[int]) -> Rows:
     }
 
 
-def _of_limit(history: History, grid: Grid, index: Sequence[int]) -> Rows:
+def _of_limit(history: History, grid: Grid, index: Sequence[int]) -> Found:
     """Where tokens at the points go at zero temperature; nan on the separatrix."""
     limit = ProjectionLimit(history.attention)
     found = np.full(grid.points.shape, math.nan)
@@ -228,7 +229,7 @@ def _of_limit(history: History, grid: Grid, index: Sequence[int]) -> Rows:
 
 
 # What there is at points, in the order of the files.
-VALUES: dict[str, Callable[[History, Grid, Sequence[int]], Rows]] = {
+VALUES: dict[str, Callable[[History, Grid, Sequence[int]], Found]] = {
     "density": _of_density,
     "zero-temperature": _of_zero_temperature,
     "velocity": _of_velocity,
@@ -265,7 +266,7 @@ def sample(
         raise InputError("there is no density at zero temperature: none was compared with")
     size = len(where.points) * len(index) * history.dimension * len(values)
     check_fits(3 * 8.0 * size, "the sample", "take fewer times, or points")
-    found: Rows = {}
+    found: Found = {}
     for name, compute in VALUES.items():
         if name in values:
             found |= compute(history, where, index)
