@@ -122,8 +122,9 @@ class History:
         """The density at points of the circle or sphere, at a saved time; by default the last.
 
         It is positive, with `density_at` for its means over the quadrature points of cells, and of
-        third order: in each cell it is as transport reconstructs it (`mesh.point_density`).
-        The mass of Lagrangian patches is that of the cells that show them, reconstructed by itself.
+        third order: in each cell it is reconstructed by the fit of transport, see
+        `mesh.point_density`. The mass of Lagrangian patches is that of the cells that show them,
+        reconstructed by itself.
 
         Args:
             points: rows of d coordinates; refused if they are off the sphere by more than 1e-6.

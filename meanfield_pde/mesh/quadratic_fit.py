@@ -87,11 +87,18 @@ class Reconstruction:
         self._rows, self._arrays = rows, (*beside, *matrices)
         self._facets = facet_numbers(corners.shape[1])
 
-    def factors(self, log_density: np.ndarray) -> np.ndarray:
-        """Densities at the points over the mean of their cell, for those of all cells."""
+    def factors(
+        self, log_density: np.ndarray, steep: tuple[float, float] = STEEP_SHARES
+    ) -> np.ndarray:
+        """Densities at the points over the mean of their cell, for those of all cells.
+
+        Args:
+            log_density: of all cells.
+            steep: |p - k| up to which p is taken alone, and from which slopes are.
+        """
         factors = np.empty(self._arrays[1].shape[:2])
         given = np.concatenate([log_density[self._rows], log_density])
-        quadratic_factors(STEEP_SHARES, self._facets, given, *self._arrays, factors)
+        quadratic_factors(steep, self._facets, given, *self._arrays, factors)
         return factors
 
 

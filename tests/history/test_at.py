@@ -64,6 +64,20 @@ def test_at_is_of_third_order_for_a_density_of_the_start(d: int) -> None:
     assert errors[-1] < {2: 2e-6, 3: 2e-5}[d]
 
 
+def test_at_follows_sixty_decades_in_relative_terms() -> None:
+    peak = VonMises((Component(1.0, 70.0, (0.6, 0.8)),))
+    points = on_sphere(np.random.default_rng(3), 2000, 2)
+    exact = 70 * points @ [0.6, 0.8]
+    assert np.ptp(exact) > 60 * math.log(10)
+    errors = []
+    for count in (200, 400, 800):
+        solution = solve(Attention(*[np.eye(2)] * 3, 0.0), circle_mesh(count), peak, until=0.0)
+        logs = solution.log_at(points, 0) - exact
+        errors.append(float(np.abs(logs - np.median(logs)).max()))
+    assert errors[0] < 1e-3
+    assert orders([200, 400, 800], errors, 2).min() > 2.7, errors
+
+
 def test_at_is_the_poisson_kernel_of_kuramoto() -> None:
     """At beta = 0 and V = I, rho is (1 - r^2) / (2 pi |x - r e|^2) with r' = r (1 - r^2) / 2."""
 
@@ -155,7 +169,7 @@ def test_the_logarithm_is_followed_below_the_range_of_doubles() -> None:
 def test_on_a_grid_of_one_degree_a_smooth_density_has_mass_one() -> None:
     mixture = VonMises((Component(0.7, 4.0, (0.6, 0.8, 0)), Component(0.3, 2.0, (-0.8, 0.6, 0))))
     head = Attention(np.eye(3), np.eye(3), np.diag([1.0, 0.5, 0.3]), 30.0)
-    solution = solve(head, sphere_mesh(320), mixture, until=1.0)
+    solution = solve(head, sphere_mesh(1280), mixture, until=1.0)
     latitude, longitude = np.radians(np.mgrid[-89.5:90, 0.5:360].reshape(2, -1))
     across = np.cos(latitude)
     points = np.column_stack(
