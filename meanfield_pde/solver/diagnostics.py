@@ -15,8 +15,8 @@ import numpy as np
 
 from meanfield_pde.amr.indicators import Indicators
 from meanfield_pde.amr.patches import NONE, Patches
+from meanfield_pde.attention.cell_sources import reconstructed_cells
 from meanfield_pde.attention.heads import Layer
-from meanfield_pde.attention.reconstructed_sources import reconstructed_cells
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
@@ -117,15 +117,12 @@ class Snapshot:
     def _by_slopes(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | float:
         """What the slopes of log rho in the cells add to the integral of a function."""
         cells = self.diagnostics.reconstructed
-        if cells is None:
-            return 0.0
         return np.einsum("ck,ckf->f", self._moved_by_slopes, function(cells.points))
 
     @cached_property
     def _moved_by_slopes(self) -> np.ndarray:
         """The masses that slopes move between the three points of each cell."""
         cells = self.diagnostics.reconstructed
-        assert cells is not None
         with np.errstate(divide="ignore"):
             shares = cells.shares_for(np.log(self.rest))
         return np.asarray(self.rest[:, None] * (shares - cells.shares))
@@ -170,9 +167,9 @@ STEEP = math.e**2
 class Diagnostics:
     """What functionals of a density take from its mesh and layer; collective.
 
-    They are exact for a density that is constant in each cell. On an adaptive mesh the moments, and
-    a user's integrals, are those of the density reconstructed in each cell, as the velocity has it,
-    with patches where they are.
+    The moments, and a user's integrals, are those of the density reconstructed in each cell, as the
+    velocity has it, with patches where they are. The others are exact for a density that is
+    constant in each cell.
 
     With layers, those of the layer that acts up to the time in question.
 
@@ -188,7 +185,7 @@ class Diagnostics:
         volumes: the mesh they are for.
         volume, mean, second: of all cells, with the means of x_i and x_i x_j over each.
         neighbours: of all cells, in input order.
-        reconstructed: the cells with the slope of log rho in each; None unless `sub_cell`.
+        reconstructed: the cells with log rho reconstructed in each.
         pairs: the indices i, j of the second moments.
         square_distance: mean over each cell of dist(x, E)^2, or None.
     """
@@ -199,10 +196,8 @@ class Diagnostics:
         tolerance: float,
         layer: Layer,
         projection: ProjectionLimit | None = None,
-        *,
-        sub_cell: bool = False,
     ) -> None:
-        self.reconstructed = reconstructed_cells(volumes) if sub_cell else None
+        self.reconstructed = reconstructed_cells(volumes)
         self.volumes = volumes
         self._tolerance = tolerance
         d = volumes.dimension

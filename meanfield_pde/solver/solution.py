@@ -78,7 +78,7 @@ class Solution(History):
         log_masses, patches = saved_state(self.store, index, float(patch_mass))
         volumes = FiniteVolumes(usable_mesh(mesh))
         settings = SolverCase(tolerance=self.tolerance)
-        equation = Equation(self.attention, volumes, settings, sub_cell=self.store.moves)
+        equation = Equation(self.attention, volumes, settings)
         rhs = equation.right_hand_side(acting(self.attention, self.times[index]))
         values = rhs.vertex_velocity(volumes.scatter(log_masses), patches)
         return vertex_function(mesh, values, "velocity")
