@@ -151,10 +151,14 @@ class Equation:
         5, sigma = 3.15, exactly 0.91347) with 320, 1,280 and 5,120 cells: 0.9062, 0.9133, 0.9137
         with the mean of both velocities, 0.9162, 0.9163, 0.9145 with each.
         """
-        tolerance = self.settings.tolerance
-        terms: list[TermFlux] = [MeanField(head, self.volumes, tolerance) for head in layer.heads]
-        terms += [PointwiseFlux(term, self.volumes, tolerance) for term in layer.beside]
-        return RightHandSide(layer, terms, self.transport, even=noise or bool(self.noise))
+        tolerance, noise = self.settings.tolerance, noise or bool(self.noise)
+        terms: list[TermFlux] = [
+            MeanField(head, self.volumes, tolerance, noise=noise) for head in layer.heads
+        ]
+        terms += [
+            PointwiseFlux(term, self.volumes, tolerance, noise=noise) for term in layer.beside
+        ]
+        return RightHandSide(layer, terms, self.transport, even=noise)
 
 
 def _total(parts: list[np.ndarray]) -> np.ndarray:

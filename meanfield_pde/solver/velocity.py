@@ -45,15 +45,16 @@ class TermSources:
         points_per_cell: for the log.
     """
 
-    def __init__(self, term: VelocityTerm, volumes: FiniteVolumes) -> None:
+    def __init__(self, term: VelocityTerm, volumes: FiniteVolumes, *, noise: bool) -> None:
         """Collective.
 
         Args:
             term: says how wide its kernel is.
             volumes: the mesh.
+            noise: whether there is noise.
         """
         self._volumes = volumes
-        self._cells = CellSources(term.inverse_kernel_width_squared, volumes)
+        self._cells = CellSources(term.inverse_kernel_width_squared, volumes, noise=noise)
         self.points, self.points_per_cell = self._cells.points, self._cells.points_per_cell
 
     def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
@@ -85,6 +86,8 @@ class MeanField:
         attention: Attention,
         volumes: FiniteVolumes,
         tolerance: float,
+        *,
+        noise: bool = False,
     ) -> None:
         if attention.dimension != volumes.dimension:
             raise InputError(
@@ -110,7 +113,7 @@ class MeanField:
             columns = np.searchsorted(near, means.indices)
             self._facet_mean = means.indptr, columns, means.data, np.searchsorted(near, ends)
             self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
-            self.sources = TermSources(attention, volumes)
+            self.sources = TermSources(attention, volumes, noise=noise)
             points, vertices = self.sources.points, volumes.vertices
             scores = self._scores = attention.scores(vertices)
             self._sum = SharedSum(volumes.comm, points, vertices, scores, tolerance)
@@ -221,6 +224,8 @@ class PointwiseFlux:
         term: VelocityTerm,
         volumes: FiniteVolumes,
         tolerance: float,
+        *,
+        noise: bool = False,
     ) -> None:
         self.term = term
         self.speed = term.speed_bound
@@ -231,7 +236,7 @@ class PointwiseFlux:
         if self.fixed:
             self._flux = self._integrated(None)
         else:
-            self.sources = TermSources(term, volumes)
+            self.sources = TermSources(term, volumes, noise=noise)
 
     def facet_flux(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
         """Fluxes through the facets of this rank. Collective."""
