@@ -24,8 +24,9 @@ from meanfield_pde.mesh.surface import Surface
 _CHUNK = 65_536
 # Twice as steep as where masses are shared out, since no mass moves by it. A normal peak over 60
 # decades (concentration 70, exact means over 200 cells of the circle) errs by 1e-4 in log rho, with
-# `STEEP_SHARES` by 2e-3; on 20,480 cells of the sphere by 4e-3 and 3e-2. Beside clusters that cells
-# do not resolve (zero temperature, t = 4 to 40) both err alike. Series of `exponentials`: 3e-9.
+# the bounds of shares by 2e-3; on 20,480 cells of the sphere by 4e-3 and 3e-2. Beside clusters that
+# cells do not resolve (zero temperature, t = 4 to 40) both err alike. Series of `exponentials`:
+# 3e-9.
 _STEEP = 1.5, 3.0
 
 

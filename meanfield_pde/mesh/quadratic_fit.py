@@ -45,7 +45,7 @@ Matrices = tuple[np.ndarray, ...]
 # slopes on the first two (`tests.benchmarks.tails`).
 STEEP_FLUXES = 0.15, 0.3
 # The same where masses are shared out, in sources and remaps: nothing is lost there.
-STEEP_SHARES = 0.7, 1.4
+_STEEP_SHARES = 0.7, 1.4
 # Of a diagonal entry of the normal matrix, what is left of it: cells that lie on a conic section,
 # or too few of them. Far above the rounding of its sums, 1e-15 (chosen, not tuned).
 _DEPENDENT = 1e-6
@@ -88,7 +88,7 @@ class Reconstruction:
         self._facets = facet_numbers(corners.shape[1])
 
     def factors(
-        self, log_density: np.ndarray, steep: tuple[float, float] = STEEP_SHARES
+        self, log_density: np.ndarray, steep: tuple[float, float] = _STEEP_SHARES
     ) -> np.ndarray:
         """Densities at the points over the mean of their cell, for those of all cells.
 

@@ -480,7 +480,7 @@ def _fitted(
             f"the mesh has {grid.forest.count} cells, more than adapt.max_cells = "
             f"{adapt.max_cells}, and an adaptive mesh is never coarser; give fewer, or allow more"
         )
-    equation = equation.on(grid.volumes, sub_cell=True)
+    equation = equation.on(grid.volumes)
     masses = cell_masses(initial, grid.volumes)
     for _ in range(adapt.initial_rounds):
         state = State(grid, Doubles(masses))

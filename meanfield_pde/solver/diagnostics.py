@@ -15,13 +15,11 @@ import numpy as np
 
 from meanfield_pde.amr.indicators import Indicators
 from meanfield_pde.amr.patches import NONE, Patches
+from meanfield_pde.attention.cell_sources import reconstructed_cells
 from meanfield_pde.attention.heads import Layer
-from meanfield_pde.attention.reconstructed_sources import reconstructed_cells
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.errors import InputError
-from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.solver.transport import Transport
 from meanfield_pde.support.checks import numbers
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -117,45 +115,14 @@ class Snapshot:
         return np.asarray(self.rest @ means + self._by_slopes(function) + sum(beside))
 
     def _by_slopes(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | float:
-        """What the reconstruction of rho in the cells adds to the integral of a function."""
+        """What the slopes of log rho in the cells add to the integral of a function."""
         cells = self.diagnostics.reconstructed
-        if cells is None:
-            return self._by_facets(function)
         return np.einsum("ck,ckf->f", self._moved_by_slopes, function(cells.points))
-
-    def _by_facets(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | float:
-        """The same with the factors of transport at facets, on a mesh that stays. Collective.
-
-        A rule with equal weights w at the points y_k of the facets, of sum `_AT_FACETS`, and the
-        rest at the centre x_c, is exact for quadratic functions on a flat cell. As the mean of rho
-        over the cell is rho_c, that adds M_c sum_k w (rho(y_k) / rho_c - 1) (f(y_k) - f(x_c)).
-        """
-        if self.diagnostics.transport is None:
-            return 0.0
-        volumes = self.diagnostics.volumes
-        with shared_errors(volumes.comm):
-            at_facets = function(geometry.gauss_points(volumes.facet_points))
-            at_centres = function(volumes.centre[: volumes.owned])
-        values = at_facets[volumes.cell_facets].reshape(*self._moved_to_facets.shape, -1)
-        own = np.einsum("ck,ckf->cf", self._moved_to_facets, values - at_centres[:, None])
-        return np.asarray(volumes.gather(own).sum(axis=0))
-
-    @cached_property
-    def _moved_to_facets(self) -> np.ndarray:
-        """The masses that the reconstruction moves from the centres of own cells to facets."""
-        volumes, transport = self.diagnostics.volumes, self.diagnostics.transport
-        assert transport is not None
-        own = volumes.scatter(self.rest)
-        with np.errstate(divide="ignore"):
-            factors = transport.factors(np.log(own))
-        weight = _AT_FACETS[volumes.dimension] / factors.shape[1]
-        return np.asarray(weight * own[:, None] * (factors - 1))
 
     @cached_property
     def _moved_by_slopes(self) -> np.ndarray:
         """The masses that slopes move between the three points of each cell."""
         cells = self.diagnostics.reconstructed
-        assert cells is not None
         with np.errstate(divide="ignore"):
             shares = cells.shares_for(np.log(self.rest))
         return np.asarray(self.rest[:, None] * (shares - cells.shares))
@@ -195,17 +162,14 @@ def moment_pairs(dimension: int) -> list[tuple[int, int]]:
 # From cell to cell, where the density is no longer resolved: a normal distribution has most of its
 # mass in such cells when its standard deviation is half of their width.
 STEEP = math.e**2
-# The weights at facets, of a rule that is exact for quadratic functions: Simpson's on an arc, with
-# its ends; on a triangle with two Gauss points on each edge.
-_AT_FACETS = {2: 1 / 3, 3: 1 / 2}
 
 
 class Diagnostics:
     """What functionals of a density take from its mesh and layer; collective.
 
-    They are exact for a density that is constant in each cell, with which energies and `lyapunov`
-    stay. The moments, and a user's integrals, are those of the density as it is reconstructed in
-    each cell: for the fluxes, or on an adaptive mesh for the velocity, with patches where they are.
+    The moments, and a user's integrals, are those of the density reconstructed in each cell, as the
+    velocity has it, with patches where they are. The others are exact for a density that is
+    constant in each cell.
 
     With layers, those of the layer that acts up to the time in question.
 
@@ -221,8 +185,7 @@ class Diagnostics:
         volumes: the mesh they are for.
         volume, mean, second: of all cells, with the means of x_i and x_i x_j over each.
         neighbours: of all cells, in input order.
-        transport: what reconstructs densities at facets; None for those constant in each cell.
-        reconstructed: the cells with the slope of log rho in each; None unless `sub_cell`.
+        reconstructed: the cells with log rho reconstructed in each.
         pairs: the indices i, j of the second moments.
         square_distance: mean over each cell of dist(x, E)^2, or None.
     """
@@ -233,22 +196,8 @@ class Diagnostics:
         tolerance: float,
         layer: Layer,
         projection: ProjectionLimit | None = None,
-        *,
-        sub_cell: bool = False,
-        transport: Transport | None = None,
     ) -> None:
-        """Collective.
-
-        Args:
-            volumes: the mesh.
-            tolerance: of the attention sum.
-            layer: the layer that acts.
-            projection: its projection map, if it is known.
-            sub_cell: whether the sources of velocities are reconstructed in the cells.
-            transport: on the mesh, if the density is to be taken as it is reconstructed there.
-        """
-        self.reconstructed = reconstructed_cells(volumes) if sub_cell else None
-        self.transport = transport
+        self.reconstructed = reconstructed_cells(volumes)
         self.volumes = volumes
         self._tolerance = tolerance
         d = volumes.dimension

@@ -105,8 +105,6 @@ class Equation:
         settings: scheme and tolerance.
         transport: shared by all layers.
         noise: strength of the noise.
-        sub_cell: whether the sources of the attention sum are reconstructed in each cell, from the
-            slope of log rho, as on adaptive meshes.
     """
 
     def __init__(
@@ -116,25 +114,20 @@ class Equation:
         settings: SolverCase,
         noise: float = 0.0,
         transport: Transport | None = None,
-        *,
-        sub_cell: bool = False,
     ) -> None:
         self.attention = attention
         self.volumes = volumes
         self.settings = settings
         self.noise = noise
-        self.sub_cell = sub_cell
         self.transport = transport or Transport(volumes, settings.scheme_of(noise=noise > 0))
 
     def at(self, attention: AttentionLike) -> Equation:
         """The same with another attention, such as that at zero temperature."""
-        given = (attention, self.volumes, self.settings, self.noise, self.transport)
-        return Equation(*given, sub_cell=self.sub_cell)
+        return Equation(attention, self.volumes, self.settings, self.noise, self.transport)
 
-    def on(self, volumes: FiniteVolumes, *, sub_cell: bool | None = None) -> Equation:
-        """The same on another mesh; by default its sources are reconstructed as here."""
-        chosen = self.sub_cell if sub_cell is None else sub_cell
-        return Equation(self.attention, volumes, self.settings, self.noise, sub_cell=chosen)
+    def on(self, volumes: FiniteVolumes) -> Equation:
+        """The same on another mesh."""
+        return Equation(self.attention, volumes, self.settings, self.noise)
 
     @cached_property
     def diffusion(self) -> Diffusion | None:
@@ -158,15 +151,14 @@ class Equation:
         5, sigma = 3.15, exactly 0.91347) with 320, 1,280 and 5,120 cells: 0.9062, 0.9133, 0.9137
         with the mean of both velocities, 0.9162, 0.9163, 0.9145 with each.
         """
-        tolerance = self.settings.tolerance
+        tolerance, noise = self.settings.tolerance, noise or bool(self.noise)
         terms: list[TermFlux] = [
-            MeanField(head, self.volumes, tolerance, sub_cell=self.sub_cell) for head in layer.heads
+            MeanField(head, self.volumes, tolerance, noise=noise) for head in layer.heads
         ]
         terms += [
-            PointwiseFlux(term, self.volumes, tolerance, sub_cell=self.sub_cell)
-            for term in layer.beside
+            PointwiseFlux(term, self.volumes, tolerance, noise=noise) for term in layer.beside
         ]
-        return RightHandSide(layer, terms, self.transport, even=noise or bool(self.noise))
+        return RightHandSide(layer, terms, self.transport, even=noise)
 
 
 def _total(parts: list[np.ndarray]) -> np.ndarray:

@@ -288,8 +288,6 @@ class Simulation:
             equation.settings.tolerance,
             layer,
             self._projection_of_layers,
-            sub_cell=equation.sub_cell,
-            transport=equation.transport,
         )
 
     @property

@@ -25,12 +25,7 @@ import numpy as np
 from meanfield_pde.amr.remap import ZERO_EXPONENT
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.halo import Halo
-from meanfield_pde.mesh.quadratic_fit import (
-    STEEP_FLUXES,
-    STEEP_SHARES,
-    quadratic_factors,
-    quadratic_fit,
-)
+from meanfield_pde.mesh.quadratic_fit import STEEP_FLUXES, quadratic_factors, quadratic_fit
 from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers, logarithms
 from meanfield_pde.solver.schemes import Scheme
 from meanfield_pde.support.kernels import kernel, part
@@ -85,26 +80,6 @@ class Transport:
         """Largest over own cells of sum_f max(q_f, 0) / |c|, for the facet fluxes q."""
         volumes = self.volumes
         return _outflow_rate(flux, volumes.cell_facets, volumes.cell_signs, volumes.volume)
-
-    def factors(self, log_masses: np.ndarray) -> np.ndarray:
-        """Return rho / rho_c at the points of the facets of own cells c, in c. Collective.
-
-        As sources and remaps have it; one for upwind.
-
-        Args:
-            log_masses: of own cells; -inf for an empty one.
-        """
-        halo, volumes = self._halo, self.volumes
-        own = slice(0, volumes.owned)
-        log_density = halo.extended(log_masses - np.log(volumes.volume[own]))
-        slopes, *fit = (array[own] for array in self.arrays[6:11])
-        found = np.ones((volumes.owned, len(self.facets) * (len(self.facets) - 1)))
-        arguments = self.facets, log_density, halo.neighbours[own], slopes
-        if self.scheme.quadratic:
-            quadratic_factors(STEEP_SHARES, *arguments, *fit, found)
-        elif self.scheme.slopes is not None:
-            face_factors(*arguments, found)
-        return found
 
     @timed("Transport")
     def rate_of_change(self, masses: np.ndarray, flux: np.ndarray, out: np.ndarray) -> None:

@@ -22,10 +22,8 @@ import numpy as np
 
 from meanfield_pde.amr.patches import NONE, Field, Patches
 from meanfield_pde.amr.patches import sources as patch_sources
-from meanfield_pde.attention.cell_sources import FixedSources, Mean, refinement_pays
+from meanfield_pde.attention.cell_sources import CellSources
 from meanfield_pde.attention.head import Attention
-from meanfield_pde.attention.reconstructed_sources import ReconstructedSources
-from meanfield_pde.attention.sum import AttentionSum
 from meanfield_pde.attention.sum.direct import with_points
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.attention.sum.summation import plain_softmax
@@ -42,33 +40,21 @@ _TO_POINT = 0.25 / math.sqrt(3)
 class TermSources:
     """The sources of a term that depends on the density: points of the cells, and those of patches.
 
-    On an adaptive mesh the density of a cell is reconstructed where the kernel of the term is not
-    much wider; on another the centre, or three points, stand for it, whichever is more accurate.
-
     Attributes:
         points: of all cells, the same on every rank.
         points_per_cell: for the log.
     """
 
-    def __init__(
-        self, term: VelocityTerm, volumes: FiniteVolumes, mean: Mean, *, sub_cell: bool
-    ) -> None:
+    def __init__(self, term: VelocityTerm, volumes: FiniteVolumes, *, noise: bool) -> None:
         """Collective.
 
         Args:
             term: says how wide its kernel is.
             volumes: the mesh.
-            mean: what is to be accurate, of the order of one, at points for sources.
-            sub_cell: whether densities are reconstructed in the cells.
+            noise: whether there is noise.
         """
         self._volumes = volumes
-        width = term.inverse_kernel_width_squared
-        if sub_cell:
-            self._cells: ReconstructedSources | FixedSources = ReconstructedSources(width, volumes)
-        else:
-            corners = volumes.gather(volumes.cell_points[: volumes.owned])
-            three = refinement_pays(corners, volumes.vertices, mean, width)
-            self._cells = FixedSources(volumes, three=three)
+        self._cells = CellSources(term.inverse_kernel_width_squared, volumes, noise=noise)
         self.points, self.points_per_cell = self._cells.points, self._cells.points_per_cell
 
     def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
@@ -101,7 +87,7 @@ class MeanField:
         volumes: FiniteVolumes,
         tolerance: float,
         *,
-        sub_cell: bool = False,
+        noise: bool = False,
     ) -> None:
         if attention.dimension != volumes.dimension:
             raise InputError(
@@ -127,7 +113,7 @@ class MeanField:
             columns = np.searchsorted(near, means.indices)
             self._facet_mean = means.indptr, columns, means.data, np.searchsorted(near, ends)
             self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
-            self.sources = TermSources(attention, volumes, self._means_of, sub_cell=sub_cell)
+            self.sources = TermSources(attention, volumes, noise=noise)
             points, vertices = self.sources.points, volumes.vertices
             scores = self._scores = attention.scores(vertices)
             self._sum = SharedSum(volumes.comm, points, vertices, scores, tolerance)
@@ -186,12 +172,6 @@ class MeanField:
         moved = means @ self.attention.value.T
         return geometry.tangential(vertices, moved)
 
-    def _means_of(self, x: np.ndarray, sources: Sources) -> np.ndarray:
-        """Return m at points x for any sources."""
-        scores = self.attention.scores(x)
-        sums = AttentionSum(sources.points, x, scores, self.tolerance)
-        return sums.evaluate(sources.log_masses)[0]
-
     def _vertex_means(
         self, log_masses: np.ndarray, wanted: np.ndarray | None = None, patches: Patches = NONE
     ) -> np.ndarray:
@@ -245,7 +225,7 @@ class PointwiseFlux:
         volumes: FiniteVolumes,
         tolerance: float,
         *,
-        sub_cell: bool = False,
+        noise: bool = False,
     ) -> None:
         self.term = term
         self.speed = term.speed_bound
@@ -256,7 +236,7 @@ class PointwiseFlux:
         if self.fixed:
             self._flux = self._integrated(None)
         else:
-            self.sources = TermSources(term, volumes, self._scaled, sub_cell=sub_cell)
+            self.sources = TermSources(term, volumes, noise=noise)
 
     def facet_flux(self, log_masses: np.ndarray, patches: Patches = NONE) -> np.ndarray:
         """Fluxes through the facets of this rank. Collective."""
@@ -269,11 +249,6 @@ class PointwiseFlux:
         sources = None if self.fixed else self.sources.all(log_masses, patches)
         term, tolerance = self.term, self._tolerance
         return lambda x: geometry.tangential(x, term.push(x, sources, tolerance=tolerance))
-
-    def _scaled(self, x: np.ndarray, sources: Sources) -> np.ndarray:
-        """The push in units of its bound."""
-        push = self.term.push(x, sources, tolerance=self._tolerance)
-        return push / max(self.speed, 1e-300)
 
     def _integrated(self, sources: Sources | None) -> np.ndarray:
         term, tolerance = self.term, self._tolerance

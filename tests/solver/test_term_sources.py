@@ -12,7 +12,7 @@ from meanfield_pde.attention.term import Sources
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.velocity import PointwiseFlux, TermSources
+from meanfield_pde.solver.velocity import PointwiseFlux
 
 FIRST = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.5]), 40.0)
 
@@ -45,10 +45,10 @@ class WithWidth(SecondHead):
         return self.head.inverse_kernel_width_squared(x)
 
 
-def fluxes(layer: Heads, sub_cell: bool, cells: int, patched: bool = False) -> np.ndarray:
+def fluxes(layer: Heads, cells: int, patched: bool = False) -> np.ndarray:
     """Of a density that falls by exp(60) from one side of the circle to the other."""
     volumes = FiniteVolumes(circle_mesh(cells))
-    equation = Equation(layer, volumes, SolverCase(tolerance=1e-13), sub_cell=sub_cell)
+    equation = Equation(layer, volumes, SolverCase(tolerance=1e-13))
     log_masses = np.log(volumes.volume) - 30 * volumes.centre[:, 0]
     log_masses -= np.logaddexp.reduce(log_masses) + (np.log(2) if patched else 0)
     corners = volumes.cell_points[:3]
@@ -59,34 +59,18 @@ def fluxes(layer: Heads, sub_cell: bool, cells: int, patched: bool = False) -> n
 @pytest.mark.parametrize("patched", [False, True])
 @pytest.mark.parametrize("term", [SecondHead, WithWidth])
 def test_sub_cell_sources_are_those_of_a_head(term: type[SecondHead], patched: bool) -> None:
-    expected = fluxes(Heads([FIRST, SecondHead.head]), True, 100, patched)
-    found = fluxes(Heads([FIRST], others=[term()]), True, 100, patched)
+    expected = fluxes(Heads([FIRST, SecondHead.head]), 100, patched)
+    found = fluxes(Heads([FIRST], others=[term()]), 100, patched)
     largest = np.abs(expected).max()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11 * largest)
-    # Sources at the centres are another matter.
-    coarse = fluxes(Heads([FIRST], others=[term()]), False, 100, patched)
-    assert np.abs(coarse - expected).max() > 1e-3 * largest
 
 
 def test_narrow_cells_have_one_point_where_the_width_is_known() -> None:
     volumes = FiniteVolumes(circle_mesh(4000))
-    known = PointwiseFlux(WithWidth(), volumes, 1e-12, sub_cell=True)
-    unknown = PointwiseFlux(SecondHead(), volumes, 1e-12, sub_cell=True)
+    known = PointwiseFlux(WithWidth(), volumes, 1e-12)
+    unknown = PointwiseFlux(SecondHead(), volumes, 1e-12)
     assert len(known.sources.points) == 4000
     assert len(unknown.sources.points) == 12_000
-
-
-@pytest.mark.parametrize(("cells", "points"), [(400, "1"), (10, "3")])
-def test_uniform_meshes_have_the_points_of_a_head(cells: int, points: str) -> None:
-    layer = Heads([FIRST, SecondHead.head])
-    volumes = FiniteVolumes(circle_mesh(cells))
-    terms = Equation(layer, volumes, SolverCase()).right_hand_side(layer).terms
-    sources = [one.sources for one in terms] + [PointwiseFlux(WithWidth(), volumes, 1e-12).sources]
-    assert all(isinstance(one, TermSources) for one in sources)
-    assert {one.points_per_cell for one in sources} == {points}
-    expected = fluxes(layer, False, cells)
-    found = fluxes(Heads([FIRST], others=[WithWidth()]), False, cells)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11 * np.abs(expected).max())
 
 
 def test_points_without_mass_are_no_sources() -> None:
