@@ -24,7 +24,9 @@ from meanfield_pde import (
     solve,
     sphere_mesh,
 )
+from meanfield_pde.amr.patches import NONE
 from meanfield_pde.mesh import geometry
+from meanfield_pde.solver.simulation import Simulation
 from tests.benchmarks.tails import AWAY, attention, drift, log_density, mesh_of
 from tests.benchmarks.tails import density as start
 from tests.conftest import Write
@@ -199,6 +201,19 @@ def test_a_folder_gives_what_the_solution_gives(
         at_nodes = solution.velocity_at(nodes, index)
         np.testing.assert_allclose(at_nodes, function.x.array.reshape(-1, 2), atol=1e-9)
     assert np.abs((velocity * points).sum(axis=1)).max() < 1e-14
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_the_velocity_has_the_sources_that_were_integrated(noise: float) -> None:
+    """With noise others are taken (`attention.cell_sources`)."""
+    head = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.3]), 5.0)
+    simulation = Simulation(head, circle_mesh(40), "1 + 0.5*x*y", noise=noise)
+    simulation.run([0.0, 0.5])
+    evolution, points = simulation.evolution, on_sphere(np.random.default_rng(4), 20, 2)
+    field = evolution.rhs.field(evolution.state.masses.log, NONE)
+    found = simulation.solution().velocity_at(points)
+    np.testing.assert_allclose(found, field(points), rtol=0, atol=1e-12)
+    simulation.close()
 
 
 @pytest.mark.parametrize(
