@@ -18,7 +18,7 @@ from mpi4py import MPI
 import h5py
 import numpy as np
 
-from meanfield_pde import read_case, read_result, run_case
+from meanfield_pde import read_case, read_result, run_case, sample
 from meanfield_pde.case.starter import write_starter
 
 SHORT = "--short" in sys.argv or "MEANFIELD_PDE_SHORT" in os.environ
@@ -86,6 +86,18 @@ result = read_result(run)
 print(result.times[-1], result.density_at(-1).max(), result.measure(-1).points.shape)
 
 # %% [markdown]
+# **At any points**, also as `meanfield-pde sample`: here on arcs of one degree, and as netCDF,
+# which `xarray.open_dataset` reads. With xarray installed, `to_xarray(result)` is a dataset.
+
+# %%
+print("density at (0.6, 0.8):", result.at([[0.6, 0.8]], -1)[0])
+grid = sample(result, "1deg", values=["density", "velocity"])
+if COMM.rank == 0:
+    grid.write(FOLDER / "grid.nc")
+on_grid = grid.variables["density"].values[-1] @ grid.coordinates["box"].values
+print("mass on the grid:", on_grid)
+
+# %% [markdown]
 # **ParaView** opens `fields/density.pvd` (File, Open, Apply), and shows the cells coloured by
 # `density`; choose a logarithmic scale, and the arrows at the top go through the times. With
 # `fields = "xdmf"` in `[output]` it is `fields/density.xdmf`, for the reader "Xdmf3ReaderT".
@@ -94,5 +106,6 @@ print(result.times[-1], result.density_at(-1).max(), result.measure(-1).points.s
 numbers = {
     "columns agree": float(np.abs(history["mean_x"] - result.history["mean_x"]).max()),
     "densities agree": float(np.abs(density - result.density_at(-1)).max()),
+    "mass on the grid": float(on_grid),
     "fields": float((run / "fields/density.pvd").is_file()),
 }

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from meanfield_pde.mesh.surface import circle_mesh as circle_mesh
     from meanfield_pde.mesh.surface import sphere_mesh as sphere_mesh
     from meanfield_pde.results.folder import read_result as read_result
+    from meanfield_pde.results.sample import sample as sample
+    from meanfield_pde.results.sample import to_xarray as to_xarray
     from meanfield_pde.solver.settings import CompareCase as CompareCase
     from meanfield_pde.solver.simulation import Observer as Observer
     from meanfield_pde.solver.solution import Solution as Solution
@@ -97,10 +99,12 @@ _HOMES = {
     "read_result": "meanfield_pde.results.folder",
     "read_tokens": "meanfield_pde.tokens.cloud",
     "run_case": "meanfield_pde.experiments.run",
+    "sample": "meanfield_pde.results.sample",
     "sample_tokens": "meanfield_pde.initial.sampling",
     "simulate_tokens": "meanfield_pde.tokens.code",
     "solve": "meanfield_pde.solver.solve",
     "sphere_mesh": "meanfield_pde.mesh.surface",
+    "to_xarray": "meanfield_pde.results.sample",
     "wasserstein": "meanfield_pde.wasserstein.distance",
     "write_tokens": "meanfield_pde.tokens.cloud",
 }

@@ -39,6 +39,7 @@ from meanfield_pde.experiments import summary
 from meanfield_pde.experiments.run import RUN_FIGURES
 from meanfield_pde.figures import distances as distances_figure
 from meanfield_pde.initial.kinds import KINDS
+from meanfield_pde.results.sample import VALUES
 from meanfield_pde.solver import controller, distances, observables, settings
 from meanfield_pde.solver.chosen_integrator import integrator_class
 from meanfield_pde.solver.schemes import SCHEMES
@@ -386,6 +387,21 @@ def test_a_distance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert figure.is_file()
 
 
+def test_a_value_at_points(
+    monkeypatch: pytest.MonkeyPatch, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(VALUES, "east", recipe("east"))
+    assert main("run", write_case(PLAIN), "--quiet", "--output", tmp_path / "out") == (0, "")
+    path = tmp_path / "east.npz"
+    line = ("sample", tmp_path / "out", "--values", "density", "east", "--output", path)
+    code, message = main(*line, "--times", 0, 1)
+    assert code == 0
+    assert "density, log_density, east at t = 0, 1" in message
+    with np.load(path) as found:
+        right = np.abs(found["angle"]) < 90
+        np.testing.assert_array_equal(found["east"], found["density"] * right)
+
+
 def test_what_a_code_may_do_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Named by the row that was added, where one number would do, too."""
     attention = Attention(np.eye(2), np.eye(2), [[0.9, 0.3], [-0.2, 0.5]], 3.0)
@@ -445,6 +461,7 @@ def test_the_table_names_what_there_is() -> None:
         "SCHEMES": SCHEMES,
         "COMPARED": COMPARED,
         "RUN_FIGURES": RUN_FIGURES,
+        "VALUES": VALUES,
         "TABLE": TABLE,
     }
     assert set(re.findall(r"`([A-Z_]{4,})`", table)) == set(there)

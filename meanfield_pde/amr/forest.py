@@ -93,24 +93,10 @@ class Forest:
         points, number = distinct(self.corners.reshape(-1, self.dimension))
         return Surface(points, number.reshape(self.count, -1))
 
-    @cached_property
+    @property
     def neighbours(self) -> np.ndarray:
         """The leaf across the facet opposite to each vertex, N x d."""
-        d = self.dimension
-        order = np.argsort(self._facets, kind="stable")
-        neighbours = np.empty(self.count * d, dtype=np.int64)
-        pairs = order.reshape(-1, 2)
-        neighbours[pairs[:, 0]], neighbours[pairs[:, 1]] = pairs[:, 1] // d, pairs[:, 0] // d
-        return neighbours.reshape(self.count, d)
-
-    @property
-    def _facets(self) -> np.ndarray:
-        """A number for the facet opposite to each vertex of each leaf, in one row."""
-        d, cells = self.dimension, self.surface.cells
-        if d == 2:
-            return cells[:, ::-1].ravel()
-        ends = np.sort(cells[:, [[1, 2], [2, 0], [0, 1]]], axis=2)
-        return (ends[..., 0] * len(self.surface.points) + ends[..., 1]).ravel()
+        return self.surface.neighbours
 
     def refined(self, marked: np.ndarray) -> Forest:
         """Cut the marked leaves, and what has to be cut with them so that the leaves are a mesh."""
@@ -184,7 +170,7 @@ class Forest:
 
     def _hanging(self) -> np.ndarray:
         """The leaves that have a vertex inside one of their edges."""
-        facets = self._facets
+        facets = self.surface.facets
         _, number, times = np.unique(facets, return_inverse=True, return_counts=True)
         alone = np.flatnonzero(times[number] == 1)
         leaf, opposite = alone // 3, alone % 3

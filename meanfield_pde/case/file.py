@@ -10,6 +10,7 @@ import difflib
 import logging
 import reprlib
 import tomllib
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,11 @@ def known_sections() -> dict[str, tuple[str, ...]]:
 
 @typed_except("until", "output")  # of which messages say where they belong in the file
 def read_case(
-    path: str | Path, *, until: float | None = None, output: str | Path | None = None
+    path: str | Path,
+    *,
+    until: float | None = None,
+    output: str | Path | None = None,
+    unused: Collection[str] = (),
 ) -> Case:
     """Read and check a case file.
 
@@ -87,13 +92,15 @@ def read_case(
         path: the TOML file.
         until: replaces [time] until; listed times to save beyond it are left out.
         output: replaces [output] directory.
+        unused: "solver", "compare": sections of a case that is not to be run. Their values are
+            checked, and not whether they fit the rest.
     """
     path = Path(path)
     try:
         document, notes = with_new_keys(_load(path))
         for note in notes:
             LOG.warning("%s: %s", path, note)
-        return _case(_sections(document), path, until, output)
+        return _case(_sections(document), path, until, output, unused)
     except InputError as error:
         message = " ".join(str(error).split())  # numpy breaks the lines of what it prints
         raise InputError(f"{path}: {message}") from None
@@ -152,7 +159,13 @@ def _sections(document: Table) -> dict[str, Table]:
     return document
 
 
-def _case(sections: dict[str, Table], path: Path, until: float | None, output: Any) -> Case:
+def _case(
+    sections: dict[str, Table],
+    path: Path,
+    until: float | None,
+    output: Any,
+    unused: Collection[str],
+) -> Case:
     if "heads" not in sections.get("attention", {}):
         attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
         _require(sections, "attention", *attention_keys, "beta")
@@ -172,16 +185,18 @@ def _case(sections: dict[str, Table], path: Path, until: float | None, output: A
     outputs: Table = {"directory": Path("results") / path.stem} | sections.get("output", {})
     if output is not None:
         outputs["directory"] = output
+    solver = SolverCase(**sections.get("solver", {}))
+    compare = CompareCase(**sections["compare"]) if "compare" in sections else None
     return Case(
         attention=attention,
         mesh=MeshCase(**mesh),
         adapt=AdaptSettings(**sections["adapt"]) if "adapt" in sections else None,
         initial=_initial(sections.get("initial", {}), path.parent),
         noise=NoiseCase(**sections.get("noise", {})),
-        solver=SolverCase(**sections.get("solver", {})),
+        solver=SolverCase() if "solver" in unused else solver,
         time=_time(sections, until),
         observables=sections.get(OBSERVABLES, {}),
-        compare=CompareCase(**sections["compare"]) if "compare" in sections else None,
+        compare=None if "compare" in unused else compare,
         output=OutputCase(**outputs),
         source=path,
     )

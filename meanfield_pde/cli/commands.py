@@ -74,22 +74,37 @@ def demo(options: argparse.Namespace) -> None:
 def limit(options: argparse.Namespace) -> None:
     """Print spectrum, projection, rates and predicted times of a case."""
     from meanfield_pde.attention.heads import is_one_head
-    from meanfield_pde.case.file import read_case
-    from meanfield_pde.theory.fixed_points import FixedPoints, fixed_points
+    from meanfield_pde.case.file import parse, read_case
+    from meanfield_pde.mesh.surface import circle_surface, sphere_surface
+    from meanfield_pde.theory.fixed_points import fixed_points
     from meanfield_pde.theory.projection_limit import ProjectionLimit
+    from meanfield_pde.theory.push_forward import limit_of
 
     def describe() -> str:
-        case = read_case(options.case)
-        attention = case.attention
+        case = read_case(options.case, unused=("solver", "compare"))
+        layers = case.attention.layers
+        left: list[str] = []
         if case.noise.strength:
-            LOG.info(
-                "noise.strength = %g is left aside: what follows is the flow without noise",
-                case.noise.strength,
-            )
-        found: FixedPoints | ProjectionLimit = ProjectionLimit(attention)
-        if not is_one_head(attention.layers[0]) and len(attention.layers) == 1:
-            found = fixed_points(attention.layers[0])
-        return json.dumps(found.describe(), indent=2) if options.json else found.report()
+            compare = parse(options.case.read_text(encoding="utf-8-sig")).get("compare", {})
+            left = [f"noise.strength = {case.noise.strength:g}"]
+            left += [f"compare.{key} = true" for key, value in compare.items() if value is True]
+            verb = "is" if len(left) == 1 else "are"
+            what = f"{' and '.join(left)} {verb} left aside"
+            LOG.info("%s: what follows is the flow without noise", what)
+        if not is_one_head(layers[0]) and len(layers) == 1:
+            points = fixed_points(layers[0])
+            found, text = points.describe(), points.report()
+        else:
+            limit = ProjectionLimit(case.attention)
+            measure = None
+            if limit.dimension == 1:
+                surface = circle_surface(64) if case.dimension == 2 else sphere_surface(320)
+                try:
+                    measure = limit_of(limit, case.initial, surface.points[surface.cells])
+                except InputError as error:
+                    raise InputError(f"{options.case}: {error}") from None
+            found, text = limit.describe(measure), limit.report(measure)
+        return json.dumps(found | {"left_aside": left}, indent=2) if options.json else text
 
     def write(text: str) -> None:
         check_output(options.output)

@@ -16,6 +16,7 @@ from meanfield_pde.cli.arguments import (
 from meanfield_pde.cli.audit_command import add_audit
 from meanfield_pde.cli.experiment_commands import add_experiments
 from meanfield_pde.cli.figure_commands import add_figures
+from meanfield_pde.cli.sample_command import add_sample
 from meanfield_pde.wasserstein.choices import METHODS
 
 
@@ -43,6 +44,8 @@ def _add_runs(command: Command) -> None:
     run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
     add_allow_long(run)
     run.add_argument("--log", type=path, metavar="FILE", help="add messages, with times, to a file")
+
+    add_sample(command)
 
     limit = command("limit", commands.limit, "spectrum, projection, rates and predicted times")
     limit.add_argument("case", type=path, metavar="CASE.toml")

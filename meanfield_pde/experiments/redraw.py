@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.file import read_case
@@ -16,15 +12,12 @@ from meanfield_pde.experiments import lifetimes, sweep
 from meanfield_pde.experiments.run import draw_run
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
 from meanfield_pde.results.checked_text import read_case_text
-from meanfield_pde.results.folder import Result, read_result
+from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.names import CASE, SUMMARY
+from meanfield_pde.results.sample import saved_index
 from meanfield_pde.results.tables import read_table
 from meanfield_pde.theory.phases import phases_of_history
 from meanfield_pde.theory.projection_limit import ProjectionLimit
-
-LOG = logging.getLogger("meanfield_pde")
-# Times that differ by no more are one: those of save_every are multiples, with rounding.
-_SAME = 1e-9
 
 
 def draw_figures(
@@ -51,28 +44,10 @@ def draw_figures(
             return draw(directory, into, form)
     result = read_result(directory)
     for time in times:
-        _check_time(result, time)
+        saved_index(result, time, "drawn")
     projection = ProjectionLimit(result.attention)
     phases = phases_of_history(result.history, projection)
     return draw_run(into, result, projection, phases, form, times)
-
-
-def _check_time(result: Result, time: float) -> None:
-    """Refuse a time beyond those that are saved; name the one that is drawn instead of another."""
-    saved = result.times
-    if not saved[0] <= time <= saved[-1]:
-        raise InputError(
-            f"{result.directory}: there is no density at t = {time:g}, saved are {len(saved)} "
-            f"times from {saved[0]:g} to {saved[-1]:g}"
-        )
-    nearest = float(saved[np.abs(saved - time).argmin()])
-    if not math.isclose(nearest, time, rel_tol=_SAME, abs_tol=_SAME):
-        LOG.warning(
-            "%s: t = %.10g was not saved; the nearest that was, t = %.10g, is drawn",
-            result.directory,
-            time,
-            nearest,
-        )
 
 
 def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:

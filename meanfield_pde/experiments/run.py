@@ -37,6 +37,7 @@ from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import stop_if_noted
 from meanfield_pde.theory.phases import Phases, phases_of_history
 from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.theory.push_forward import limit_of
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -96,7 +97,7 @@ def run_case(
         _open_folder(simulation, case, text, store, saved)
         simulation.run(case.time.save_times, _observers(case, quiet))
         solution = simulation.solution()
-        on_root(comm, _conclude, directory, simulation, solution)
+        on_root(comm, _conclude, case, simulation, solution)
     finally:
         lock.release()
         if simulation is not None:
@@ -210,11 +211,15 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
     return observers
 
 
-def _conclude(directory: Path, simulation: Simulation, solution: Solution) -> None:
+def _conclude(case: Case, simulation: Simulation, solution: Solution) -> None:
     """Figures and summary, on rank 0."""
-    phases = phases_of_history(solution.history, simulation.projection)
-    drawn_if_possible(draw_run, directory, solution, simulation.projection, phases)
-    summary = summarise(simulation, solution, phases)
+    directory, projection = case.output.directory, simulation.projection
+    phases = phases_of_history(solution.history, projection)
+    drawn_if_possible(draw_run, directory, solution, projection, phases)
+    limit = solution.limit
+    if limit is None and projection.dimension == 1:
+        limit = limit_of(projection, case.initial, solution.cells.vertices)
+    summary = summarise(simulation, solution, phases, limit)
     write_summary(directory, summary, simulation.rows)
     for line in findings(summary, phases):
         LOG.info("%s", line)

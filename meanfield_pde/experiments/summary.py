@@ -11,14 +11,24 @@ from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.phases import Phases
+from meanfield_pde.wasserstein.measure import Measure
 
 # From this share of the mass on it is said that it is in clusters narrower than the cells: what is
 # less moves neither means nor the axis by as much.
 WORTH_SAYING = 0.1
 
 
-def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dict[str, Any]:
-    """Steps, time, conservation, what was concluded, and versions."""
+def summarise(
+    simulation: Simulation, solution: Solution, phases: Phases, limit: Measure | None = None
+) -> dict[str, Any]:
+    """Steps, time, conservation, what was concluded, and versions.
+
+    Args:
+        simulation: that has ended.
+        solution: of it.
+        phases: of it.
+        limit: the limit measure, if there is one.
+    """
     history = solution.history
     last = solution.measure()
     axis, share = principal_axis(last.points, last.masses)
@@ -37,7 +47,7 @@ def summarise(simulation: Simulation, solution: Solution, phases: Phases) -> dic
         "max_density": float(history["max_density"].max()),
         "final_principal_axis": axis,
         "final_share_along_axis": share,
-        "limit": simulation.projection.describe(),
+        "limit": simulation.projection.describe(limit),
         "phases": phases.describe(),
         "versions": versions(),
     }

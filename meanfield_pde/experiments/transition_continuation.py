@@ -136,6 +136,7 @@ class Continuation:
         """What a table says about a state; its stability is yet to be marked. Collective."""
         found = row_of(self._columns, self._snapshot(state.masses, state.strength))
         names = [name for name in found if name.startswith(("mean_", "second_"))]
+        names.remove("mean_norm")  # a table that is gone on with has no such column
         return {
             "strength": state.strength,
             "order": state.order,

@@ -13,6 +13,7 @@ import numpy as np
 
 MASSES, ZERO = "masses", "zero_temperature/"
 ZERO_MASSES = ZERO + MASSES
+LOG_MASSES = "log_masses"  # without those of patches; where they say more than the masses
 # Where the mesh moves each time has its own cells: these arrays, beside the masses.
 CELLS = ("points", "volumes", "spread", "vertices")
 

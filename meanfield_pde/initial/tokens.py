@@ -13,8 +13,8 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.support.arguments import check_fields, typed
-from meanfield_pde.support.checks import input_path, numbers
-from meanfield_pde.tokens.cloud import read_tokens, to_sphere
+from meanfield_pde.support.checks import input_path, numbers, to_sphere
+from meanfield_pde.tokens.cloud import read_tokens
 from meanfield_pde.wasserstein.measure import Measure
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ Matrices = tuple[np.ndarray, ...]
 # slopes on the first two (`tests.benchmarks.tails`).
 STEEP_FLUXES = 0.15, 0.3
 # The same where masses are shared out, in sources and remaps: nothing is lost there.
-_STEEP_SHARES = 0.7, 1.4
+STEEP_SHARES = 0.7, 1.4
 # Of a diagonal entry of the normal matrix, what is left of it: cells that lie on a conic section,
 # or too few of them. Far above the rounding of its sums, 1e-15 (chosen, not tuned).
 _DEPENDENT = 1e-6
@@ -87,11 +87,18 @@ class Reconstruction:
         self._rows, self._arrays = rows, (*beside, *matrices)
         self._facets = facet_numbers(corners.shape[1])
 
-    def factors(self, log_density: np.ndarray) -> np.ndarray:
-        """Densities at the points over the mean of their cell, for those of all cells."""
+    def factors(
+        self, log_density: np.ndarray, steep: tuple[float, float] = STEEP_SHARES
+    ) -> np.ndarray:
+        """Densities at the points over the mean of their cell, for those of all cells.
+
+        Args:
+            log_density: of all cells.
+            steep: |p - k| up to which p is taken alone, and from which slopes are.
+        """
         factors = np.empty(self._arrays[1].shape[:2])
         given = np.concatenate([log_density[self._rows], log_density])
-        quadratic_factors(_STEEP_SHARES, self._facets, given, *self._arrays, factors)
+        quadratic_factors(steep, self._facets, given, *self._arrays, factors)
         return factors
 
 

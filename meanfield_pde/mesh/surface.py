@@ -9,7 +9,7 @@ moves the vertices toward the axis ±a.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
@@ -82,6 +82,23 @@ class Surface:
     def dimension(self) -> int:
         """Dimension d of the surrounding space."""
         return int(self.points.shape[1])
+
+    @property
+    def facets(self) -> np.ndarray:
+        """A number for the facet opposite to each vertex of each cell, in one row."""
+        if self.dimension == 2:
+            return self.cells[:, ::-1].ravel()
+        ends = np.sort(self.cells[:, [[1, 2], [2, 0], [0, 1]]], axis=2)
+        return (ends[..., 0] * len(self.points) + ends[..., 1]).ravel()
+
+    @cached_property
+    def neighbours(self) -> np.ndarray:
+        """The cell across the facet opposite to each vertex of a closed surface, M x d."""
+        d = self.dimension
+        pairs = np.argsort(self.facets, kind="stable").reshape(-1, 2)
+        neighbours = np.empty(self.cells.size, dtype=np.int64)
+        neighbours[pairs[:, 0]], neighbours[pairs[:, 1]] = pairs[:, 1] // d, pairs[:, 0] // d
+        return neighbours.reshape(-1, d)
 
 
 def circle_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = None) -> Surface:

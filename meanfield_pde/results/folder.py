@@ -47,8 +47,9 @@ from meanfield_pde.results.names import (
     SUMMARY,
 )
 from meanfield_pde.results.tables import check_columns, check_history, read_history
-from meanfield_pde.solver.settings import CompareCase, NoiseCase
-from meanfield_pde.support.arguments import typed
+from meanfield_pde.solver.saved_velocity import velocity_at
+from meanfield_pde.solver.settings import CompareCase, NoiseCase, SolverCase
+from meanfield_pde.support.arguments import typed, typed_except
 from meanfield_pde.support.checked_hdf5 import open_checked
 from meanfield_pde.support.hdf5 import UNREADABLE, read_array
 from meanfield_pde.support.old_names import Columns, new_columns
@@ -75,6 +76,13 @@ class Result(History):
     def case(self) -> Case:
         """The case as run; the files that it names have to be there."""
         return read_case(self.directory / CASE)
+
+    @typed_except("points", "index")
+    def velocity_at(self, points: np.ndarray, index: int = -1) -> np.ndarray:
+        """The velocity at points, as `Solution.velocity_at`."""
+        settings = parse(self.case_text).get("solver", {})
+        tolerance = settings.get("tolerance", SolverCase.tolerance)
+        return velocity_at(self, points, index, tolerance)
 
 
 @typed

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.results.folder import read_result
+from meanfield_pde.support.checks import to_sphere
 from meanfield_pde.support.npz import read_arrays
-from meanfield_pde.tokens.cloud import read_tokens, to_sphere
+from meanfield_pde.tokens.cloud import read_tokens
 from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")

@@ -115,7 +115,7 @@ class Snapshot:
         return np.asarray(self.rest @ means + self._by_slopes(function) + sum(beside))
 
     def _by_slopes(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | float:
-        """What the slopes of log rho in the cells add to the integral of a function."""
+        """What the reconstruction of rho in the cells adds to the integral of a function."""
         cells = self.diagnostics.reconstructed
         return np.einsum("ck,ckf->f", self._moved_by_slopes, function(cells.points))
 

@@ -27,7 +27,7 @@ from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.solver.settings import COMPARED, CompareCase
 from meanfield_pde.support.timings import timed
 from meanfield_pde.theory.projection_limit import ProjectionLimit
-from meanfield_pde.theory.push_forward import push_forward, push_forward_atoms
+from meanfield_pde.theory.push_forward import limit_of
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
 from meanfield_pde.wasserstein.measure import Measure
 
@@ -159,13 +159,4 @@ def limit_measure(limit: ProjectionLimit, initial: InitialLike, cells: Cells) ->
             f"compare.limit = true, but there is no limit: {limit.reason}; `meanfield-pde limit` "
             "explains, and compare.limit = false leaves it out"
         )
-    exact = as_initial(initial).exact(cells.dimension)
-    if isinstance(exact, Measure):
-        return push_forward_atoms(limit, exact)
-    return push_forward(
-        limit,
-        cells.vertices,
-        exact.values,
-        length_scale=exact.length_scale,
-        peaks=exact.peaks,
-    )
+    return limit_of(limit, as_initial(initial), cells.vertices)

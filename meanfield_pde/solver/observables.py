@@ -5,7 +5,7 @@ and how it is drawn. Rows of the history, their order, `figures/history.png` and
 demos/results.md all come from the list that `columns` returns: a new column is one more there.
 
 A user's own is a function f of points, or a formula: its column is the integral of f against the
-density, by the quadrature of the moments, with reconstructed cells and patches where they are.
+density, as those of the moments, with reconstructed cells and patches where they are.
 """
 
 from __future__ import annotations
@@ -172,6 +172,12 @@ def columns(dimension: int, cost: str = CompareCase.cost) -> tuple[Observable, .
             "mass in Lagrangian patches, with `[adapt]`",
             when=lambda kind: kind.adaptive,
         ),
+        Observable(
+            "mean_norm",
+            lambda s: np.linalg.norm(s.mean),
+            "length of ∫ x dµ, the order parameter",
+            panel="first moments",
+        ),
     )
 
 
@@ -238,7 +244,7 @@ def _own(name: str, given: Callable[[np.ndarray], np.ndarray] | str, dimension: 
 def _moments(dimension: int) -> list[Observable]:
     """The columns of the first and second moments."""
     axes = AXES[:dimension]
-    cells = "; with `[adapt]`, of the density reconstructed in each cell, as the velocity has it"
+    cells = ", of the density as it is reconstructed in each cell"
     return [
         Observable(
             f"mean_{axis}",

@@ -18,10 +18,9 @@ import numpy as np
 from meanfield_pde.amr.patch_arrays import record, recorded
 from meanfield_pde.amr.patches import NONE, Patches
 from meanfield_pde.errors import InputError
-from meanfield_pde.history.store import MASSES, PATCHES, Store
+from meanfield_pde.history.store import LOG_MASSES, MASSES, PATCHES, Store
 from meanfield_pde.solver.controller import Controller
 
-LOG_MASSES = "log_masses"
 # The arrays of a group have the same number of rows.
 _ARRAYS = {
     "sizes": "patch_sizes",

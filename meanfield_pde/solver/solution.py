@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 from dolfinx import fem
 from dolfinx import mesh as dolfinx_mesh
 
-from meanfield_pde.attention.layers import acting
 from meanfield_pde.history.history import History
-from meanfield_pde.mesh.adopt import usable_mesh
 from meanfield_pde.mesh.fields import cell_function, vertex_function
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh
-from meanfield_pde.solver.equation import Equation
-from meanfield_pde.solver.saved_state import saved_state
-from meanfield_pde.solver.settings import SolverCase
+from meanfield_pde.solver.saved_velocity import SavedVelocity, velocity_at
+from meanfield_pde.support.arguments import typed_except
 from meanfield_pde.support.checks import time_index
 
 
@@ -74,11 +71,17 @@ class Solution(History):
         """
         index = time_index(index, len(self.store))
         mesh = self.mesh_at(index)
-        patch_mass = self.history["patch_mass"][index] if "patch_mass" in self.history else 0.0
-        log_masses, patches = saved_state(self.store, index, float(patch_mass))
-        volumes = FiniteVolumes(usable_mesh(mesh))
-        settings = SolverCase(tolerance=self.tolerance)
-        equation = Equation(self.attention, volumes, settings)
-        rhs = equation.right_hand_side(acting(self.attention, self.times[index]))
-        values = rhs.vertex_velocity(volumes.scatter(log_masses), patches)
+        values = SavedVelocity(self, index, mesh, self.tolerance).at_vertices()
         return vertex_function(mesh, values, "velocity")
+
+    @typed_except("points", "index")
+    def velocity_at(self, points: np.ndarray, index: int = -1) -> np.ndarray:
+        """The velocity of `velocity` at points of the circle or sphere, N x d; by direct sums.
+
+        On any rank alone.
+
+        Args:
+            points: rows of d coordinates; refused if they are off the sphere by more than 1e-6.
+            index: of the saved time; by default the last.
+        """
+        return velocity_at(self, points, index, self.tolerance)

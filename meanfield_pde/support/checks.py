@@ -27,6 +27,9 @@ LARGEST_COORDINATE = 1e100  # whose square, and the costs made of it, are finite
 # Points that a user gives, tokens or vertices, may be off the unit sphere by this much: single
 # precision. They are put back on it.
 OFF_SPHERE = 1e-6
+# Those that are off by more than this are put back, so that what was written, rounded, is read back
+# bit by bit.
+ROUNDING = 1e-14
 # The mass of a density before it is scaled to one: a double below 1e-308 is a multiple of 5e-324
 # only, and what is made of the density in small cells is far smaller than the density.
 LEAST_MASS = 1e-280
@@ -197,6 +200,33 @@ def points_of(
             f"{points[tuple(row)].tolist()} in row {row[-1]}"
         )
     return points
+
+
+def to_sphere(points: np.ndarray, name: Callable[[Sequence[int]], str]) -> tuple[np.ndarray, str]:
+    """Points (... x d) put back on the unit sphere, and a note that is empty if none was off.
+
+    Args:
+        points: refused if a point is further than 1e-6 from the sphere.
+        name: what to call the point with a given index in the message.
+    """
+    length = np.linalg.norm(points, axis=-1, keepdims=True)
+    off = np.abs(length[..., 0] - 1)
+    wrong = ~(off <= OFF_SPHERE)  # also true for nan
+    if wrong.any():
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise InputError(
+            f"{name(index)} is not on the unit sphere: {points[index].tolist()} has length "
+            f"{length[index].item():.9g} ({wrong.sum()} of {wrong.size} are off by more than "
+            f"{OFF_SPHERE:g})"
+        )
+    near = off > ROUNDING
+    if not near.any():
+        return points, ""
+    note = (
+        f"{near.sum()} of {near.size} positions were off the unit sphere by up to "
+        f"{off.max():.1e} and were renormalised"
+    )
+    return np.where(near[..., None], points / length, points), note
 
 
 def magnitudes(array: np.ndarray, name: str) -> np.ndarray:

@@ -30,6 +30,7 @@ from meanfield_pde.support.plain import plain
 from meanfield_pde.theory.report import QUANTITIES, report
 from meanfield_pde.theory.saddles import ALIGNED, Saddle, Tail, points_on_sphere, saddles
 from meanfield_pde.theory.spectrum import EigenSpace, dominant_eigenspace, format_eigenvalues
+from meanfield_pde.wasserstein.measure import Measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +234,28 @@ class ProjectionLimit:
             return 0.0
         return math.log(beta / math.log1p(beta)) / (2 * rate) if beta < math.inf else math.inf
 
+    @property
+    def no_metastable_phase(self) -> str | None:
+        """Why none is to be expected, by the times predicted; None if one is, or without a limit.
+
+        One lasts 1/c or longer, c the contraction rate, and ends (`phases`).
+        """
+        if not self.exists:
+            return None
+        if math.isinf(self.gap):
+            return "A is a multiple of I, and nothing moves"
+        if self.attention.beta == 0:
+            return "at beta = 0 query and key do not act"
+        if math.isinf(self.lifetime):
+            return "nothing is predicted to end the concentrated state"
+        shortest = 1 / self.contraction_rate
+        if self.lifetime - self.log_beta_time >= shortest:
+            return None
+        return (
+            f"clusters are predicted to gather until about {self.log_beta_time:.3g} and to leave "
+            f"at about {self.lifetime:.3g}, and a phase lasts 1/c = {shortest:.3g} or longer"
+        )
+
     @cached_property
     def terminal(self) -> EigenSpace:
         """The eigenspace where clusters end at finite beta, after the metastable phase.
@@ -259,9 +282,17 @@ class ProjectionLimit:
             return math.pi / 2
         return float(subspace_angles(self.basis, self.terminal.basis).max())
 
-    def describe(self) -> dict[str, Any]:
-        """All of it in lists, numbers and strings: infinity is "inf", a complex number a pair."""
+    def describe(self, measure: Measure | None = None) -> dict[str, Any]:
+        """All of it in lists, numbers and strings: infinity is "inf", a complex number a pair.
+
+        Args:
+            measure: the limit of an initial density, whose atoms are listed where there are two.
+        """
         space, terminal = self.eigenspace, self.terminal
+        atoms = None
+        if measure is not None and self.dimension == 1:
+            pairs = zip(plain(measure.points), plain(measure.masses), strict=True)
+            atoms = [{"point": point, "mass": mass} for point, mass in pairs]
         return {
             "exists": self.exists,
             "reason": self.reason,
@@ -272,6 +303,8 @@ class ProjectionLimit:
             "singular_values_of_b": plain(self.singular_values),
             "gap": plain(self.gap),
             "dimension": self.dimension,
+            "atoms": atoms,
+            "no_metastable_phase": self.no_metastable_phase,
             **{name: plain(getattr(self, name)) if self.exists else None for name in QUANTITIES},
             "basis": plain(self.basis.T) if self.exists else None,
             "decay_rate_w1": plain(self.decay_rate(1)) if self.exists else None,
@@ -286,9 +319,9 @@ class ProjectionLimit:
             },
         }
 
-    def report(self) -> str:
-        """All of it as text, a quantity a line."""
-        return report(self.describe())
+    def report(self, measure: Measure | None = None) -> str:
+        """All of it as text, a quantity a line; with the limit of an initial density if given."""
+        return report(self.describe(measure))
 
     def _existing(self, value: np.ndarray | None) -> np.ndarray:
         if value is None or self.reason is not None:

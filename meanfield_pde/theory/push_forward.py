@@ -18,6 +18,7 @@ from functools import partial
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.initial.base import InitialDensity
 from meanfield_pde.mesh.clipping import padded, split, split_polygons, triangulated
 from meanfield_pde.mesh.geometry import cell_mean, cell_spread, cell_volume, integrate, normalised
 from meanfield_pde.support.arguments import typed
@@ -98,6 +99,22 @@ def push_forward_atoms(limit: ProjectionLimit, measure: Measure) -> Measure:
     above = np.where(lost, 0.5, limit.coordinates(measure.points)[:, 0] > 0)
     sides = [total_mass(measure.masses * above), total_mass(measure.masses * (1 - above))]
     return _atoms(limit, np.array(sides))
+
+
+def limit_of(limit: ProjectionLimit, initial: InitialDensity, cells: np.ndarray) -> Measure:
+    """The limit measure of an initial density, whatever it is given as.
+
+    Args:
+        limit: the projection.
+        initial: the density.
+        cells: vertices of cells that cover the circle or the sphere, N x d x d: those whose masses
+            are given, or any.
+    """
+    exact = initial.exact(limit.attention.dimension)
+    if isinstance(exact, Measure):
+        return push_forward_atoms(limit, exact)
+    scale, peaks = exact.length_scale, exact.peaks
+    return push_forward(limit, cells, exact.values, length_scale=scale, peaks=peaks)
 
 
 class _Pieces:

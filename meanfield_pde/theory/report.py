@@ -52,6 +52,9 @@ def _limit_rows(description: dict[str, Any]) -> list[tuple[str, str]]:
         ]
     if dimension == 1:
         shape = f"two atoms at ±{_vector(space[0])}"
+        if description["atoms"] is not None:
+            plus, minus = (_number(atom["mass"]) for atom in description["atoms"])
+            shape += f", of mass {plus} at + and {minus} at -"
     elif dimension == 2 and ambient == 3:
         shape = f"a measure on the great circle {_span(space)}"
     else:
@@ -61,7 +64,8 @@ def _limit_rows(description: dict[str, Any]) -> list[tuple[str, str]]:
         lifetime += " (B^T e is along e, or in E: clusters and tail agree)"
     else:
         lifetime += f" ({_number(description['lifetime_per_beta'])} beta, beta = {_number(beta)})"
-    return [
+    unlikely = description["no_metastable_phase"]
+    rows = [
         ("limit measure", shape),
         ("separatrix", " and ".join(f"<{_vector(row)}, x> = 0" for row in description["left"])),
         ("projector Pi", "; ".join(_vector(row) for row in description["projector"])),
@@ -83,6 +87,10 @@ def _limit_rows(description: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("metastable until about", lifetime),
     ]
+    if unlikely:
+        reason = f"no metastable phase is to be expected, because {unlikely}"
+        rows.append(("metastable phase", reason))
+    return rows
 
 
 def _number(value: float | str) -> str:

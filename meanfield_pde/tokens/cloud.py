@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,13 @@ import numpy as np
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.arguments import typed
-from meanfield_pde.support.checks import OFF_SPHERE, check_file, numbers, shown, time_index
+from meanfield_pde.support.checks import check_file, numbers, shown, time_index, to_sphere
 from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.support.npz import read_arrays, unused_arrays, write_arrays
 from meanfield_pde.wasserstein.measure import Measure
 
 LOG = logging.getLogger("meanfield_pde")
 
-# Tokens are renormalised when they are off the sphere by more than rounding, so that what was
-# written is read back bit by bit, and refused when they are off by more than `OFF_SPHERE`.
-ROUNDING = 1e-14
 WEIGHTS = ("query", "key", "value")
 CSV_COLUMNS = (
     ("time", "token", "x", "y", "z"),
@@ -176,33 +173,6 @@ def _weights(given: Any, name: str, dimension: int) -> np.ndarray:
     if not np.isfinite(matrices).all():
         raise InputError(f"{name} must have finite entries")
     return matrices
-
-
-def to_sphere(points: np.ndarray, name: Callable[[Sequence[int]], str]) -> tuple[np.ndarray, str]:
-    """Points (... x d) put back on the unit sphere, and a note that is empty if none was off.
-
-    Args:
-        points: refused if a point is further than 1e-6 from the sphere.
-        name: what to call the point with a given index in the message.
-    """
-    length = np.linalg.norm(points, axis=-1, keepdims=True)
-    off = np.abs(length[..., 0] - 1)
-    wrong = ~(off <= OFF_SPHERE)  # also true for nan
-    if wrong.any():
-        index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise InputError(
-            f"{name(index)} is not on the unit sphere: {points[index].tolist()} has length "
-            f"{length[index].item():.9g} ({wrong.sum()} of {wrong.size} are off by more than "
-            f"{OFF_SPHERE:g})"
-        )
-    near = off > ROUNDING
-    if not near.any():
-        return points, ""
-    note = (
-        f"{near.sum()} of {near.size} positions were off the unit sphere by up to "
-        f"{off.max():.1e} and were renormalised"
-    )
-    return np.where(near[..., None], points / length, points), note
 
 
 def _read_npz(path: Path) -> TokenCloud:

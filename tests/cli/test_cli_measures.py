@@ -14,6 +14,7 @@ from meanfield_pde.wasserstein import METHODS
 from tests.conftest import Command, JsonOf, Main, Write
 from tests.problems import CIRCLE, SPHERE
 
+ROOT = Path(__file__).parents[2]
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
 TURN = "[[0.0, -1.0], [1.0, 0.0]]"
 
@@ -28,6 +29,77 @@ def test_limit_prints_a_report_or_json(
     found = json_of("limit", case)
     assert found["dimension"] == 1
     assert found["contraction_rate"] > 0
+
+
+def test_limit_has_the_masses_of_the_atoms(
+    command: Command, json_of: JsonOf, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """1 + 0.5 x + 0.3 x y on either side of the line <l, x> = 0, with l = (1, 2/7) / |l|."""
+    case = write_case(CIRCLE)
+    found = json_of("limit", case)
+    start = np.arctan2(-1.0, 2 / 7)  # a direction on the line; its side is half a turn from there
+    rise = np.sin(start + np.pi) - np.sin(start)
+    plus = (np.pi + 0.5 * rise) / (2 * np.pi)  # x y has no mean over half a turn
+    for atom, mass, sign in zip(found["atoms"], (plus, 1 - plus), (1, -1), strict=True):
+        np.testing.assert_allclose(atom["point"], sign * np.array(found["basis"][0]), rtol=1e-15)
+        assert atom["mass"] == pytest.approx(
+            mass if found["left"][0][0] > 0 else 1 - mass, rel=1e-9
+        )
+    shown = [f"{atom['mass']:.6g}" for atom in found["atoms"]]
+    assert f", of mass {shown[0]} at + and {shown[1]} at -\n" in command("limit", case).stdout
+    assert main("run", case, "--quiet", "--until", 0.1, "--output", tmp_path / "out")[0] == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    for one, other in zip(summary["limit"]["atoms"], found["atoms"], strict=True):
+        assert one["point"] == other["point"]
+        assert one["mass"] == pytest.approx(other["mass"], rel=1e-9)
+
+
+def test_limit_lists_no_atoms_of_a_great_circle(json_of: JsonOf, write_case: Write) -> None:
+    head = "[attention]\nbeta = 40.0\n" + "".join(
+        f"{name} = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, {last}]]\n"
+        for name, last in (("query", 1.0), ("key", 1.0), ("value", 0.5))
+    )
+    found = json_of("limit", write_case(head + "[time]\nuntil = 1.0\n"))
+    assert found["dimension"] == 2
+    assert found["atoms"] is None
+
+
+def test_limit_says_where_no_metastable_phase_is_to_be_expected(
+    command: Command, json_of: JsonOf, write_case: Write
+) -> None:
+    sentence = "no metastable phase is to be expected, because "
+    for beta, reason in (
+        ("80.0", None),
+        ("40.0", "clusters are predicted to gather until about 2.71 and to leave at about 4.51"),
+        ("1.0", "clusters are predicted to gather until about 0.418 and to leave at about"),
+        ("0.0", "at beta = 0 query and key do not act"),
+        ('"inf"', "nothing is predicted to end the concentrated state"),
+    ):
+        case = write_case((ROOT / "demos" / "circle.toml").read_text(), ("80.0", beta))
+        found = json_of("limit", case)["no_metastable_phase"]
+        text = command("limit", case).stdout
+        if reason is None:
+            assert found is None
+            assert sentence not in text
+        else:
+            assert found.startswith(reason)
+            assert sentence + found in text
+
+
+def test_limit_answers_with_noise_and_says_what_it_left_aside(
+    command: Command, json_of: JsonOf, write_case: Write
+) -> None:
+    noise = '[noise]\nstrength = 0.1\n[solver]\nlog_masses = "on"\n'
+    case = write_case(CIRCLE + noise + COMPARE)
+    left = ["noise.strength = 0.1", "compare.limit = true", "compare.zero_temperature = true"]
+    found = json_of("limit", case)
+    assert found["left_aside"] == left
+    assert found | {"left_aside": []} == json_of("limit", write_case(CIRCLE, name="still.toml"))
+    ended = command("limit", case)
+    assert (ended.returncode, ended.stderr.count("\n")) == (0, 1)
+    assert f"{' and '.join(left)} are left aside" in ended.stderr
+    wrong = write_case(CIRCLE + noise + COMPARE.replace("p = [1, 2]", "p = [3]"))
+    assert command("limit", wrong).returncode == 2
 
 
 def test_limit_says_why_there_is_none(json_of: JsonOf, write_case: Write) -> None:

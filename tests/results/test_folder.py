@@ -32,9 +32,9 @@ TOP = {"case.toml", "history.csv", "density.h5", "fields", "checkpoint.h5", "fig
 }
 COLUMNS = {
     2: "time step mass min_density max_density mean_x mean_y second_xx second_xy second_yy "
-    "energy lyapunov log_energy unresolved_mass",
+    "energy lyapunov log_energy unresolved_mass mean_norm",
     3: "time step mass min_density max_density mean_x mean_y mean_z second_xx second_xy second_xz "
-    "second_yy second_yz second_zz energy lyapunov log_energy unresolved_mass",
+    "second_yy second_yz second_zz energy lyapunov log_energy unresolved_mass mean_norm",
 }
 
 

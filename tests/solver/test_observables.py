@@ -71,6 +71,31 @@ def test_an_own_integral_is_exact_for_densities_constant_in_cells() -> None:
     np.testing.assert_allclose(solution.history["x4"], 3 / 8, rtol=1e-13)
 
 
+@pytest.mark.parametrize(("d", "cells"), [(2, [50, 100, 200]), (3, [320, 1280, 5120])])
+def test_integrals_are_of_fourth_order_for_a_smooth_density(d: int, cells: list[int]) -> None:
+    """U = <a, x> under exp(2 u): its mean, and that of u^4, by quadrature in u."""
+    axis = np.array([0.6, 0.0, 0.8])[[0, 2] if d == 2 else [0, 1, 2]]
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    angle = np.pi * (nodes + 1) / 2
+    u, weights = np.cos(angle), weights * np.sin(angle) ** (d - 2) * np.exp(2 * np.cos(angle))
+    exact = {"mean_norm": weights @ u / weights.sum(), "u4": weights @ u**4 / weights.sum()}
+    still = Attention(np.eye(d), np.eye(d), np.zeros((d, d)), 1.0)
+    errors: dict[str, list[float]] = {name: [] for name in exact}
+    for count in cells:
+        solution = solve(
+            still,
+            {2: circle_mesh, 3: sphere_mesh}[d](count),
+            lambda points: np.exp(2 * points @ axis),
+            until=0.0,
+            observables={"u4": lambda points: (points @ axis) ** 4},
+        )
+        for name, value in exact.items():
+            errors[name].append(abs(solution.history[name][0] - value))
+    for found in errors.values():
+        assert np.diff(np.log(found)).max() < -3.8 * np.log(2), errors
+        assert found[-1] < 3e-7
+
+
 def nothing(points: np.ndarray) -> np.ndarray:
     return np.zeros(3)
 

@@ -15,7 +15,8 @@ import pytest
 
 from meanfield_pde.attention.head import read_weights
 from meanfield_pde.errors import InputError
-from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, to_sphere, write_tokens
+from meanfield_pde.support.checks import to_sphere
+from meanfield_pde.tokens.cloud import TokenCloud, read_tokens, write_tokens
 from meanfield_pde.wasserstein.measure import Measure
 
 
