@@ -18,13 +18,14 @@ import numpy as np
 import scipy.io
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.files import make_folder, replace_file
 from meanfield_pde.support.npz import write_arrays
 
 if TYPE_CHECKING:
     import xarray
 
-SUFFIXES = (".nc", ".npz", ".csv")
+_SUFFIXES = (".nc", ".npz", ".csv")
 INSTALL_HINT = "pip install 'meanfield_pde[xarray]'"
 _ROWS = 65_536  # of a table whose text is made at once: 10 MB
 
@@ -65,6 +66,7 @@ class LabelledArrays:
     variables: dict[str, Labelled]
     attributes: dict[str, str] = field(default_factory=dict)
 
+    @typed
     def write(self, path: str | Path) -> None:
         """Write a file, whole, in the format that its name ends in; its folder is made."""
         path = check_suffix(Path(path))
@@ -130,6 +132,6 @@ class LabelledArrays:
 
 def check_suffix(path: Path) -> Path:
     """The path; InputError unless its name ends so, in letters of either case."""
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in _SUFFIXES:
         raise InputError(f"{path}: the name must end in .nc, .npz or .csv, got '{path.suffix}'")
     return path

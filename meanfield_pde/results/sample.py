@@ -237,7 +237,7 @@ VALUES: dict[str, Callable[[History, Grid, Sequence[int]], Found]] = {
 }
 
 
-@typed_except("history", "grid")
+@typed_except("grid")
 def sample(
     history: Result | Solution,
     grid: str | Path | np.ndarray = "1deg",
@@ -275,6 +275,7 @@ def sample(
     )
 
 
+@typed_except("grid")
 def to_xarray(
     history: Result | Solution, grid: str | Path | np.ndarray | None = None
 ) -> xarray.Dataset:

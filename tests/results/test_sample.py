@@ -123,6 +123,18 @@ def test_what_is_refused(options: dict[str, object], says: str) -> None:
         sample(solution, **options)  # type: ignore[arg-type]
 
 
+def test_what_is_no_run_and_no_file_is_refused(tmp_path: Path) -> None:
+    for use in (sample, to_xarray):
+        with pytest.raises(InputError, match="history must be a Result or a Solution, got 'out'"):
+            use("out")  # type: ignore[operator]
+    found = sample(solved(2), "90deg")
+    with pytest.raises(InputError, match=r"the name must end in \.nc, \.npz or \.csv, got '\.txt'"):
+        found.write(tmp_path / "a.txt")
+    with pytest.raises(InputError, match="write: path must be a path, got 4"):
+        found.write(4)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_there_is_no_limit_at_points_without_a_limit() -> None:
     turning = Attention(np.eye(2), np.eye(2), np.array([[0.0, -1.0], [1.0, 0.0]]), 5.0)
     solution = solve(turning, circle_mesh(20), until=0.1)
