@@ -94,7 +94,12 @@ def run_case(
             simulation.evolutions.values(), case.time.until, "time.until", allow_long=allow_long
         )
         _open_folder(simulation, case, text, store, saved)
-        simulation.run(case.time.save_times, _observers(case, quiet))
+        simulation.run(
+            case.time.save_times,
+            _observers(case, quiet),
+            steady=case.time.steady,
+            steady_metastable=case.time.steady_metastable,
+        )
         solution = simulation.solution()
         on_root(comm, _conclude, directory, simulation, solution)
     finally:
