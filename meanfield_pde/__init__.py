@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from meanfield_pde.solver.simulation import Observer as Observer
     from meanfield_pde.solver.solution import Solution as Solution
     from meanfield_pde.solver.solve import solve as solve
+    from meanfield_pde.solver.stationary_density import StationaryDensity as StationaryDensity
+    from meanfield_pde.solver.stationary_density import stationary as stationary
+    from meanfield_pde.solver.steadiness import Steadiness as Steadiness
     from meanfield_pde.theory.projection_limit import ProjectionLimit as ProjectionLimit
     from meanfield_pde.theory.push_forward import push_forward as push_forward
     from meanfield_pde.tokens.cloud import TokenCloud as TokenCloud
@@ -82,6 +85,8 @@ _HOMES = {
     "ProjectionLimit": "meanfield_pde.theory.projection_limit",
     "Solution": "meanfield_pde.solver.solution",
     "SolverError": "meanfield_pde.errors",
+    "StationaryDensity": "meanfield_pde.solver.stationary_density",
+    "Steadiness": "meanfield_pde.solver.steadiness",
     "StorageError": "meanfield_pde.errors",
     "TokenCloud": "meanfield_pde.tokens.cloud",
     "TokenComparison": "meanfield_pde.verification.report",
@@ -101,6 +106,7 @@ _HOMES = {
     "simulate_tokens": "meanfield_pde.tokens.code",
     "solve": "meanfield_pde.solver.solve",
     "sphere_mesh": "meanfield_pde.mesh.surface",
+    "stationary": "meanfield_pde.solver.stationary_density",
     "wasserstein": "meanfield_pde.wasserstein.distance",
     "write_tokens": "meanfield_pde.tokens.cloud",
 }
