@@ -44,10 +44,21 @@ def run(options: argparse.Namespace) -> None:
     )
     if options.resume and options.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one")
-    from meanfield_pde.experiments.run import run_case  # now that nothing is wrong with the case
+    if options.resume and options.dry_run:
+        raise InputError("--dry-run says what a whole run takes, so --resume has no meaning there")
+    from meanfield_pde.experiments import run as runs  # now that nothing is wrong with the case
 
+    if options.dry_run:
+        found = runs.forecast_run(
+            case, comm=comm, overwrite=options.overwrite, allow_long=options.allow_long
+        )
+        if found is None:
+            _print(f"{case.output.directory}: holds the finished results of this case; they would")
+        else:
+            _print("\n".join(found.lines(case, comm.size)))
+        return
     with signals_noted():
-        solution = run_case(
+        solution = runs.run_case(
             case,
             comm=comm,
             overwrite=options.overwrite,

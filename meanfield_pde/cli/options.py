@@ -41,6 +41,9 @@ def _add_runs(command: Command) -> None:
     run.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
     run.add_argument("--overwrite", action="store_true", help="replace the results that are there")
     run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
+    run.add_argument(
+        "--dry-run", action="store_true", help="say what it would take, and write nothing"
+    )
     add_allow_long(run)
     run.add_argument("--log", type=path, metavar="FILE", help="add messages, with times, to a file")
 

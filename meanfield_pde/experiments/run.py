@@ -15,6 +15,7 @@ from meanfield_pde.case.text import case_text
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
+from meanfield_pde.experiments.forecast import Forecast, LongRun, forecast
 from meanfield_pde.experiments.summary import findings, summarise
 from meanfield_pde.figures.failures import drawing, drawn_if_possible
 from meanfield_pde.history.history import History
@@ -107,6 +108,41 @@ def run_case(
         if simulation is not None:
             simulation.close()
     return solution
+
+
+@typed
+def forecast_run(
+    case: Case,
+    *,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+    overwrite: bool = False,
+    allow_long: bool = False,
+) -> Forecast | None:
+    """Forecast what `run_case` will take, by a trial that writes nothing. Collective.
+
+    None if the folder holds the finished results of the case, which are left as they are.
+
+    Args:
+        case: what would be solved.
+        comm: the ranks that would share the work.
+        overwrite: as for `run_case`.
+        allow_long: likewise.
+    """
+    directory, text = case.output.directory, case_text(case)
+
+    def check() -> bool:
+        return check_folder(directory, text, source=case.source, overwrite=overwrite, resume=False)
+
+    if on_root(comm, check):
+        return None
+    simulation = _simulation(case, comm)
+    try:
+        check_steps(
+            simulation.evolutions.values(), case.time.until, "time.until", allow_long=allow_long
+        )
+        return forecast(simulation, case)
+    finally:
+        simulation.close()
 
 
 def _finished(case: Case, comm: MPI.Comm) -> Solution:
@@ -207,7 +243,7 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
     directory = case.output.directory
     output = case.output
     writer = ResultWriter(directory, output.checkpoint_steps, output.checkpoint_seconds)
-    observers: list[Observer] = [ProgressLines(), writer]
+    observers: list[Observer] = [ProgressLines(), LongRun(case), writer]
     if output.fields != "none":
         observers.append(FieldWriter(directory, output.fields))
     if not quiet:

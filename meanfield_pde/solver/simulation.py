@@ -212,7 +212,7 @@ class Simulation:
                 self._spent_on("steps")
                 if watch.stopped:
                     self.until = self.evolution.time
-                self._save()
+                self.save()
                 tell("saved")
                 if watch.stopped:
                     break
@@ -246,7 +246,8 @@ class Simulation:
             )
         return ahead
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Add the present state to what has been saved. Collective."""
         state = self.evolution.state
         rest = state.gathered().doubles
         arrays = {MASSES: self.evolution.shown()}

@@ -226,7 +226,10 @@ def test_overrides(case: Callable[..., Path]) -> None:
         (CIRCLE.replace("value", "valeu") + TIME, "did you mean 'value'?"),
         (TIME + "[atention]\nbeta = 1", "unknown section [atention]; did you mean 'attention'?"),
         (TIME + "[foo]", "unknown section [foo] (known: attention, "),
-        (TIME + "[time.more]", "[time] unknown key 'more' (known: until, save_at, save_every, steady, steady_metastable)"),
+        (
+            TIME + "[time.more]",
+            "[time] unknown key 'more' (known: until, save_at, save_every, steady, steady_metast",
+        ),
         ("until = 3\n" + CIRCLE, "key 'until' must stand below [time]"),
         ("kind = 'circle'\n" + CIRCLE, "key 'kind' must stand below [initial] or [mesh]"),
         ("mesh = 'circle'\n" + CIRCLE, "[mesh] must be a section, got mesh = 'circle'"),

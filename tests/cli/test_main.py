@@ -466,8 +466,8 @@ cli.main(sys.argv[1:])
 @pytest.mark.parametrize(
     ("error", "rank", "method"),
     [
-        ("KeyError", 1, "_save"),
-        pytest.param("KeyError", 0, "_save", marks=pytest.mark.slow),
+        ("KeyError", 1, "save"),
+        pytest.param("KeyError", 0, "save", marks=pytest.mark.slow),
         ("SolverError", 1, "solution"),
     ],
 )
@@ -486,7 +486,7 @@ def test_one_failing_rank_ends_all(
 
 def test_failure_is_exit_code_1(command: Command, write_case: Write, tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
-    broken = BROKEN.format(error="SolverError", rank=0, method="_save")
+    broken = BROKEN.format(error="SolverError", rank=0, method="save")
     script.write_text(broken, encoding="utf-8")
     ended = command("run", write_case(CIRCLE), "--quiet", script=script)
     assert ended.returncode == 1
