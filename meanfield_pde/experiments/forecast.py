@@ -49,10 +49,11 @@ _TRIED = (1.0, 1 / 3, 2 / 3)
 # flushed. 4 ms together on a local disk that is idle, and 26 on one that others use, with 400 to
 # 20,480 cells; these are in the middle. 0.3 s for 60 MB.
 _ROW, _FILE, _BYTE = 0.004, 0.006, 5e-9
-# What figures take at the end of a run on the first rank, in bytes and for each cell: matplotlib,
-# and maps of the sphere. 134, 131 and 172 MB beyond what the steps leave with 5,120, 81,920 and
-# 327,680 cells of the sphere, 75 MB with 400 and 800 of the circle.
-_FIGURES, _FIGURES_CELL = {2: 7.5e7, 3: 1.28e8}, 130.0
+# What figures take at the end of a run on the first rank, in bytes: matplotlib, with maps of the
+# sphere, and for each cell, on the circle at each saved time. 134, 131 and 172 MB beyond what the
+# steps leave with 5,120, 81,920 and 327,680 cells of the sphere, 73, 77 and 124 MB with 400, 800
+# and 3,200 of the circle and 201 times.
+_FIGURES, _FIGURES_CELL = {2: 6.5e7, 3: 1.28e8}, {2: 90.0, 3: 130.0}
 # Bytes for each cell of a file for ParaView: points, cells and densities in base64 (71 on the
 # sphere, 77 on the circle), or a number in single precision.
 _FIELD_BYTES = {"pvd": 75.0, "xdmf": 4.0, "none": 0.0}
@@ -150,7 +151,7 @@ def forecast(simulation: Simulation, case: Case) -> Forecast:
     elif until > 0:
         steps = seconds = None
     most = cells if case.adapt is None else max(case.adapt.max_cells, cells)
-    memory = _memory(simulation, most - cells)
+    memory = _memory(simulation, most - cells, len(times))
     written = _bytes_written(case, len(times), most)
     if seconds is not None:
         each = _ROW + (_FILE if case.output.fields != "none" else 0.0)
@@ -281,7 +282,7 @@ class LongRun(Observer):
             in_words(seconds),
             cells,
             steps,
-            _memory_here(simulation, 0) / 1e6,
+            _memory_here(simulation, 0, len(case.time.save_times)) / 1e6,
             in_bytes(written),
             case.output.directory,
         )
@@ -334,16 +335,17 @@ def _by_pilot(trial: _Trial, pilot: Pilot, times: np.ndarray) -> float:
     return total + float(np.interp(times, at_times, per_save).sum())
 
 
-def _memory(simulation: Simulation, more_cells: int) -> float:
+def _memory(simulation: Simulation, more_cells: int, saved_times: int) -> float:
     """The most that a rank will have, in bytes. Collective."""
-    return largest(simulation.comm, _memory_here(simulation, more_cells))
+    return largest(simulation.comm, _memory_here(simulation, more_cells, saved_times))
 
 
-def _memory_here(simulation: Simulation, more_cells: int) -> float:
+def _memory_here(simulation: Simulation, more_cells: int, saved_times: int) -> float:
     """The most that this rank will have, in bytes, with so many more cells."""
     comm, cells = simulation.comm, simulation.evolution.state.volumes.global_cells
-    drawn = _FIGURES[simulation.volumes.dimension] + _FIGURES_CELL * (cells + more_cells)
-    drawn = drawn if comm.rank == 0 else 0.0
+    d = simulation.volumes.dimension
+    places = (cells + more_cells) * (saved_times if d == 2 else 1)
+    drawn = _FIGURES[d] + _FIGURES_CELL[d] * places if comm.rank == 0 else 0.0
     more = more_cells * (BYTES_REPEATED + BYTES_SHARED / comm.size)
     return max(peak_memory() + more, present_memory() + more + drawn)
 
