@@ -22,7 +22,7 @@ from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checked_text import read_summary, write_summary
 from meanfield_pde.results.checkpoint import restore_checkpoint
-from meanfield_pde.results.claim import check_folder, claim_folder
+from meanfield_pde.results.claim import begins_anew, check_folder, claim_folder
 from meanfield_pde.results.folder import Result, read_result, warn_unchecked
 from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.names import HISTORY, SUMMARY
@@ -61,7 +61,7 @@ def run_case(
         case: what to solve.
         comm: the ranks that share the work.
         overwrite: replace the results in the output folder, finished or not.
-        resume: go on from the checkpoint in the output folder.
+        resume: go on from the checkpoint in the output folder; start where there is nothing yet.
         quiet: show no progress bar.
         allow_long: do not refuse a run of more than 1e9 steps.
 
@@ -69,6 +69,9 @@ def run_case(
         The solution, whose densities are in the folder and read when they are asked for.
     """
     directory, text = case.output.directory, case_text(case)
+    if resume and on_root(comm, begins_anew, directory, text):
+        LOG.info("%s: there is nothing to resume yet; the run starts", directory)
+        resume, overwrite = False, True
 
     def check() -> bool:
         return check_folder(directory, text, source=case.source, overwrite=overwrite, resume=resume)

@@ -139,7 +139,7 @@ def test_mesh_of_another_dimension(main: Main, write_case: Write, tmp_path: Path
         (["run", "some-case.toml", "--until", "-3"], ["time.until", "-3"]),
         (["run", "some-case.toml", "--until", "soon"], ["--until", "'soon'"]),
         (["run", "some-case.toml", "--until", "nan"], ["--until", "'nan'"]),
-        (["run", "some-case.toml", "--resume"], ["nothing to resume"]),
+        (["run", "some-case.toml", "--resume", "--dry-run"], ["--resume has no meaning"]),
         (["run", "some-case.toml", "--resume", "--overwrite"], ["exclude each other"]),
         (["run", "some-case.toml", "--output", "some-case.toml"], ["is a file"]),
         (["run", "some-case.toml", "--output", "some-case.toml/a"], ["cannot write the results"]),
