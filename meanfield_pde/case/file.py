@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import reprlib
 import tomllib
 from dataclasses import fields
@@ -127,11 +128,18 @@ def parse(text: str) -> Table:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"not valid TOML: {error}") from None
+        raise InputError(f"not valid TOML: {error}{_about_heads(text)}") from None
     except RecursionError:
         raise InputError("not valid TOML: brackets are nested too deeply") from None
     except ValueError:  # Python reads no more digits
         raise InputError("not valid TOML: a number has more than 4300 digits") from None
+
+
+def _about_heads(text: str) -> str:
+    """How several heads are written, for texts in which they may be what is wrong."""
+    if not re.search(r"^\s*(?:heads\s*=|\[attention\.heads\])", text, re.MULTILINE):
+        return ""
+    return "; several heads are sections [[attention.heads]] in double brackets, one for each"
 
 
 def _sections(document: Table) -> dict[str, Table]:
@@ -147,17 +155,25 @@ def _sections(document: Table) -> dict[str, Table]:
             )
         if not isinstance(table, dict):
             raise InputError(f"[{name}] must be a section, got {name} = {reprlib.repr(table)}")
+        if name == "noise" and "sigma" in table:  # as the pages write it, and others for its root
+            raise InputError(
+                "[noise] unknown key 'sigma'; write strength, which is s^2 / 2 for tokens that "
+                "follow dx = v dt + s dW, and stands before the Laplace-Beltrami operator"
+            )
         if name != OBSERVABLES:
             known_keys(table, known[name], f"[{name}]", known)
     return document
 
 
 def _case(sections: dict[str, Table], path: Path, until: float | None, output: Any) -> Case:
-    if "heads" not in sections.get("attention", {}):
+    beside = {name: sections[name] for name in TERMS if name in sections}
+    # Terms such as [perceptron] may stand alone.
+    if "heads" not in sections.get("attention", {}) and not (
+        beside and "attention" not in sections
+    ):
         attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
         _require(sections, "attention", *attention_keys, "beta")
-    beside = {name: sections[name] for name in TERMS if name in sections}
-    attention = attention_of(sections["attention"], path.parent, beside)
+    attention = attention_of(sections.get("attention"), path.parent, beside)
     d = check_dimension(attention)
     if "noise" in sections:
         _require(sections, "noise", "strength")

@@ -227,6 +227,19 @@ def test_overrides(case: Callable[..., Path]) -> None:
         (TIME + "[atention]\nbeta = 1", "unknown section [atention]; did you mean 'attention'?"),
         (TIME + "[foo]", "unknown section [foo] (known: attention, "),
         (
+            TIME + "[noise]\nsigma = 0.1",
+            "[noise] unknown key 'sigma'; write strength, which is s^2 / 2",
+        ),
+        (
+            "[attention.heads]\nbeta = 1.0\n" + TIME,
+            "a section [[attention.heads]] in double brackets",
+        ),
+        (
+            "[attention.heads]\nbeta = 1.0\n[attention.heads]\nbeta = 2.0\n" + TIME,
+            "; several heads are sections [[attention.heads]] in double brackets, one for each",
+        ),
+        ("[attention]\nheads = [{\nbeta = 1.0 }]\n" + TIME, "are sections [[attention.heads]]"),
+        (
             TIME + "[time.more]",
             "[time] unknown key 'more' (known: until, save_at, save_every, steady, steady_metast",
         ),
