@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from meanfield_pde.errors import MeanfieldError as MeanfieldError
     from meanfield_pde.errors import SolverError as SolverError
     from meanfield_pde.errors import StorageError as StorageError
+    from meanfield_pde.experiments.lifetimes import lifetime as lifetime
     from meanfield_pde.experiments.run import forecast_run as forecast_run
     from meanfield_pde.experiments.run import run_case as run_case
+    from meanfield_pde.experiments.sweep import sweep as sweep
+    from meanfield_pde.experiments.transition import transition as transition
     from meanfield_pde.initial.formula import ExpressionDensity as ExpressionDensity
     from meanfield_pde.initial.sampling import sample_tokens as sample_tokens
     from meanfield_pde.initial.tokens import Tokens as Tokens
@@ -98,6 +101,7 @@ _HOMES = {
     "circle_mesh": "meanfield_pde.mesh.surface",
     "compare_tokens": "meanfield_pde.verification.comparison",
     "forecast_run": "meanfield_pde.experiments.run",
+    "lifetime": "meanfield_pde.experiments.lifetimes",
     "push_forward": "meanfield_pde.theory.push_forward",
     "read_case": "meanfield_pde.case.file",
     "read_mesh": "meanfield_pde.mesh.files",
@@ -109,6 +113,8 @@ _HOMES = {
     "solve": "meanfield_pde.solver.solve",
     "sphere_mesh": "meanfield_pde.mesh.surface",
     "stationary": "meanfield_pde.solver.stationary_density",
+    "sweep": "meanfield_pde.experiments.sweep",
+    "transition": "meanfield_pde.experiments.transition",
     "wasserstein": "meanfield_pde.wasserstein.distance",
     "write_tokens": "meanfield_pde.tokens.cloud",
 }

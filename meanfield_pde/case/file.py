@@ -26,6 +26,7 @@ from meanfield_pde.case.attention_table import (
 from meanfield_pde.case.case import (
     ADAPT_KEYS,
     DIMENSIONS,
+    NO_MESH,
     Case,
     MeshCase,
     OutputCase,
@@ -59,6 +60,7 @@ MESH_KEYS = {
     "circle": ("cells", "grade"),
     "sphere": ("cells", "grade"),
     "file": ("path",),
+    NO_MESH: (),
 }
 
 
@@ -77,7 +79,11 @@ def known_sections() -> dict[str, tuple[str, ...]]:
 
 @typed_except("until", "output")  # of which messages say where they belong in the file
 def read_case(
-    path: str | Path, *, until: float | None = None, output: str | Path | None = None
+    path: str | Path,
+    *,
+    until: float | None = None,
+    output: str | Path | None = None,
+    meshless: bool = False,
 ) -> Case:
     """Read and check a case file.
 
@@ -88,13 +94,14 @@ def read_case(
         path: the TOML file.
         until: replaces [time] until; listed times to save beyond it are left out.
         output: replaces [output] directory.
+        meshless: whether there may be no mesh, for tokens alone, in any dimension.
     """
     path = Path(path)
     try:
         document, notes = with_new_keys(_load(path))
         for note in notes:
             LOG.warning("%s: %s", path, note)
-        return _case(_sections(document), path, until, output)
+        return _case(_sections(document), path, until, output, meshless)
     except InputError as error:
         message = " ".join(str(error).split())  # numpy breaks the lines of what it prints
         raise InputError(f"{path}: {message}") from None
@@ -165,7 +172,9 @@ def _sections(document: Table) -> dict[str, Table]:
     return document
 
 
-def _case(sections: dict[str, Table], path: Path, until: float | None, output: Any) -> Case:
+def _case(
+    sections: dict[str, Table], path: Path, until: float | None, output: Any, meshless: bool
+) -> Case:
     beside = {name: sections[name] for name in TERMS if name in sections}
     # Terms such as [perceptron] may stand alone.
     if "heads" not in sections.get("attention", {}) and not (
@@ -174,14 +183,18 @@ def _case(sections: dict[str, Table], path: Path, until: float | None, output: A
         attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
         _require(sections, "attention", *attention_keys, "beta")
     attention = attention_of(sections.get("attention"), path.parent, beside)
-    d = check_dimension(attention)
+    d = attention.dimension if meshless else check_dimension(attention)
     if "noise" in sections:
         _require(sections, "noise", "strength")
     if "adapt" in sections:
         _require(sections, "adapt", "tolerance")
-    mesh: Table = {"kind": next(kind for kind in DIMENSIONS if DIMENSIONS[kind] == d)}
+    mesh: Table = {"kind": next((kind for kind in DIMENSIONS if DIMENSIONS[kind] == d), NO_MESH)}
     mesh |= sections.get("mesh", {})
     choice(mesh["kind"], "mesh.kind", MESH_KEYS)
+    if mesh["kind"] == NO_MESH and not meshless:
+        raise InputError(
+            "mesh.kind 'none' is for tokens alone: `meanfield-pde tokens` and `lifetime --tokens`"
+        )
     _check_kind(mesh, "mesh", MESH_KEYS)
     if "path" in mesh:
         mesh["path"] = input_path(mesh["path"], "mesh.path", path.parent)

@@ -90,7 +90,7 @@ def limit(options: argparse.Namespace) -> None:
     from meanfield_pde.theory.projection_limit import ProjectionLimit
 
     def describe() -> str:
-        case = read_case(options.case)
+        case = read_case(options.case, meshless=True)
         attention = case.attention
         if case.noise.strength:
             LOG.info(
@@ -185,7 +185,7 @@ def tokens(options: argparse.Namespace) -> None:
     from meanfield_pde.tokens.code import simulate_tokens
 
     comm = MPI.COMM_WORLD
-    case = on_root(comm, lambda: read_case(options.case, until=options.until))
+    case = on_root(comm, lambda: read_case(options.case, until=options.until, meshless=True))
     path = options.output or case.output.directory / "tokens.npz"
     if path.suffix.lower() != ".npz":  # the weights are written, too, which a .csv cannot hold
         raise InputError(f"--output must end in .npz, got {path}")

@@ -37,7 +37,7 @@ LOG = logging.getLogger("meanfield_pde")
 # Seconds for the pilot, and after which no further time of it is tried: far less than what is worth
 # asking for, and enough for a thousand steps on its few cells, and for 1e5 cells at all times.
 PILOT_SECONDS, TRIAL_SECONDS = 20.0, 60.0
-# From so many seconds on `run` says what it takes, which it asks itself after the others; a pilot
+# Seconds from which on `run` says what it takes, and after which it asks itself; a pilot
 # then has a quarter of these.
 LONG, LOOK = 600.0, 20.0
 # Steps of a trial at the beginning, of which the first loads what was compiled, and later.
@@ -250,7 +250,7 @@ class LongRun(Observer):
         self._done = simulation.comm.rank > 0
 
     def stepped(self, simulation: Simulation) -> None:
-        """Say how long the run takes, once that can be told and if it is long."""
+        """Say how long the run takes, once that is known and if it is long."""
         if self._done:
             return
         here = _Passed.of(simulation)
@@ -341,7 +341,7 @@ def _memory(simulation: Simulation, more_cells: int, saved_times: int) -> float:
 
 
 def _memory_here(simulation: Simulation, more_cells: int, saved_times: int) -> float:
-    """The most that this rank will have, in bytes, with so many more cells."""
+    """The most that this rank will have, in bytes, with more cells than there are."""
     comm, cells = simulation.comm, simulation.evolution.state.volumes.global_cells
     d = simulation.volumes.dimension
     places = (cells + more_cells) * (saved_times if d == 2 else 1)

@@ -33,7 +33,7 @@ CASES = (
     ("sphere", 1_003_520),
 )
 QUICK = CASES[:2] + CASES[3:5]
-# From so many cells on a run is one of twenty steps, without distances, whose linear programs are
+# With this many cells a run is one of twenty steps, without distances, whose linear programs are
 # not of the size that anyone waits for.
 LARGE, SHORT = 50_000, 5.0
 WORKER = """
