@@ -139,7 +139,8 @@ def lifetime(options: argparse.Namespace) -> None:
 def _case_and_folder(options: argparse.Namespace, name: str) -> tuple[Case, Path]:
     from meanfield_pde.case.file import read_case
 
-    case = on_root(MPI.COMM_WORLD, lambda: read_case(options.case))
+    meshless = name == "lifetime"  # of tokens
+    case = on_root(MPI.COMM_WORLD, lambda: read_case(options.case, meshless=meshless))
     return case, options.output or case.output.directory / name
 
 

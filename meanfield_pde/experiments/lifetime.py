@@ -47,7 +47,7 @@ from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.checks import real
 from meanfield_pde.support.old_names import accept_old_keywords
-from meanfield_pde.support.ranks import largest, totals
+from meanfield_pde.support.ranks import largest
 from meanfield_pde.support.signals import stop_if_noted
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.theory.phases import HALF, find_phases
@@ -185,16 +185,13 @@ class _Path:
 
     def _add(self, evolution: Controller) -> None:
         here, patches = evolution.state.volumes, evolution.state.patches
-        centre, volume = here.centre[: here.owned], here.volume[: here.owned]
-        smallest = -largest(here.comm, -float(volume.min(initial=math.inf)))
+        smallest = -largest(here.comm, -float(here.volume[: here.owned].min(initial=math.inf)))
         cells = smallest ** (1 / (here.dimension - 1))
         narrow = (float(patch.widths[-1]) for patch in patches)
         self.least = min([self.least, cells, *narrow])
         self.cells = max(self.cells, here.global_cells)
-        own = totals(here.comm, np.einsum("c,ci,cj->ij", evolution.masses, centre, centre))
-        beside = (patch.mass * np.outer(patch.centre, patch.centre) for patch in patches)
         self._times.append(evolution.time)
-        self._found.append((own + sum(beside)) / evolution.mass)
+        self._found.append(evolution.state.second_moments() / evolution.mass)
 
 
 def token_lifetime(

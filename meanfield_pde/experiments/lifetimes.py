@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from dolfinx import mesh as dolfinx_mesh
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import MAX_CELLS_KEY
+from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.folder import check_betas, check_counts, experiment_folder
 from meanfield_pde.experiments.lifetime import (
@@ -83,9 +85,13 @@ def measure_lifetimes(
     attention = single(case.attention, "a lifetime")
     # Refuses what has no lifetime, and a time that is none.
     given_up(switching_progress(attention.with_beta(betas[-1])).projection, until)
-    mesh = case_mesh(case.mesh, attention, comm)
-    cells = int(mesh.topology.index_map(mesh.topology.dim).size_global)
-    wanted = _wanted(betas, counts, seeds, cells)
+    mesh = case_mesh(case.mesh, attention, comm) if case.mesh.there else None
+    if mesh is None and not counts:
+        raise InputError(
+            f"without a mesh there are lifetimes of tokens alone: give their numbers (--tokens), "
+            f"d = {case.dimension}"
+        )
+    wanted = _wanted(betas, counts, seeds, mesh)
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
         rows = on_root(comm, read_table, directory / TABLE)
         for key in wanted:
@@ -96,7 +102,7 @@ def measure_lifetimes(
             if any(row["lifetime"] is not None or row["until"] >= latest for row in same):
                 continue
             found = _measure(case, mesh, key, until, allow_long, comm)
-            LOG.info("%s", _line(found))
+            LOG.info("%s%s", _line(found), _why_not_ended(found, limit, given=until is not None))
             # A measurement that was given up earlier than now is replaced.
             rows = [row for row in rows if row not in same] + [_row(limit, found)]
             on_root(comm, write_table, directory / TABLE, _complete(rows))
@@ -113,9 +119,14 @@ def _draw(directory: Path, limit: ProjectionLimit, rows: list[Row]) -> None:
     draw_lifetimes(directory, limit, rows)
 
 
-def _wanted(betas: Sequence[float], counts: Sequence[int], seeds: int, cells: int) -> list[_Key]:
+def _wanted(
+    betas: Sequence[float], counts: Sequence[int], seeds: int, mesh: dolfinx_mesh.Mesh | None
+) -> list[_Key]:
     """The measurements to make: of the density, and of tokens at the two largest beta."""
-    density: list[_Key] = [("density", beta, cells, None) for beta in betas]
+    density: list[_Key] = []
+    if mesh is not None:
+        cells = int(mesh.topology.index_map(mesh.topology.dim).size_global)
+        density = [("density", beta, cells, None) for beta in betas]
     return density + [
         ("tokens", beta, count, seed)
         for count in counts
@@ -126,7 +137,7 @@ def _wanted(betas: Sequence[float], counts: Sequence[int], seeds: int, cells: in
 
 def _measure(
     case: Case,
-    mesh: dolfinx_mesh.Mesh,
+    mesh: dolfinx_mesh.Mesh | None,
     key: _Key,
     until: float | None,
     allow_long: bool,
@@ -139,6 +150,7 @@ def _measure(
         return token_lifetime(
             attention, case.initial, count, seed, until=until, noise=noise, comm=comm
         )
+    assert mesh is not None  # or there would be no such measurement
     return density_lifetime(
         attention,
         mesh,
@@ -269,3 +281,21 @@ def _line(found: Lifetime) -> str:
         else f"ended at t = {found.lifetime:.4f}"
     )
     return f"beta = {found.beta:g}, {what}{sample}: {end} ({found.wall_time:.0f} s)"
+
+
+def _why_not_ended(found: Lifetime, limit: ProjectionLimit, *, given: bool) -> str:
+    """Where the axis is and why the measurement was given up, if the metastable state lives on."""
+    if found.lifetime is not None:
+        return ""
+    if found.angle < limit.terminal_angle / 2:
+        return "; the axis was never at the eigenspace of A, but is at that of V"
+    given_up = "as --until says"
+    if not given:
+        expected = "log(N) / r" if found.seed is not None else "the predicted lifetime"
+        given_up = f"beyond three times {expected}; a later --until goes on"
+    gone, way = (math.degrees(one) for one in (found.angle, limit.terminal_angle))
+    return f"; given up {given_up}, with the axis {gone:.1f} of {way:.1f} degrees from that of V"
+
+
+# By the name of its command, as the package exports it.
+lifetime = measure_lifetimes

@@ -54,7 +54,9 @@ def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:
     from meanfield_pde.figures.lifetime import draw_lifetimes  # matplotlib: see `_lazy`
 
     read_case_text(directory)  # refuses one that was edited
-    limit = ProjectionLimit(single(read_case(directory / CASE).attention, "a lifetime"))
+    limit = ProjectionLimit(
+        single(read_case(directory / CASE, meshless=True).attention, "a lifetime")
+    )
     return [draw_lifetimes(into, limit, read_table(directory / lifetimes.TABLE), form)]
 
 

@@ -15,13 +15,14 @@ from meanfield_pde.case.text import case_text
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
+from meanfield_pde.experiments.forecast import Forecast, LongRun, forecast
 from meanfield_pde.experiments.summary import findings, summarise
 from meanfield_pde.figures.failures import drawing, drawn_if_possible
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checked_text import read_summary, write_summary
 from meanfield_pde.results.checkpoint import restore_checkpoint
-from meanfield_pde.results.claim import check_folder, claim_folder
+from meanfield_pde.results.claim import begins_anew, check_folder, claim_folder
 from meanfield_pde.results.folder import Result, read_result, warn_unchecked
 from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.names import HISTORY, SUMMARY
@@ -61,7 +62,7 @@ def run_case(
         case: what to solve.
         comm: the ranks that share the work.
         overwrite: replace the results in the output folder, finished or not.
-        resume: go on from the checkpoint in the output folder.
+        resume: go on from the checkpoint in the output folder; start where there is nothing yet.
         quiet: show no progress bar.
         allow_long: do not refuse a run of more than 1e9 steps.
 
@@ -69,6 +70,9 @@ def run_case(
         The solution, whose densities are in the folder and read when they are asked for.
     """
     directory, text = case.output.directory, case_text(case)
+    if resume and on_root(comm, begins_anew, directory, text):
+        LOG.info("%s: there is nothing to resume yet; the run starts", directory)
+        resume, overwrite = False, True
 
     def check() -> bool:
         return check_folder(directory, text, source=case.source, overwrite=overwrite, resume=resume)
@@ -95,7 +99,12 @@ def run_case(
             simulation.evolutions.values(), case.time.until, "time.until", allow_long=allow_long
         )
         _open_folder(simulation, case, text, store, saved)
-        simulation.run(case.time.save_times, _observers(case, quiet))
+        simulation.run(
+            case.time.save_times,
+            _observers(case, quiet),
+            steady=case.time.steady,
+            steady_metastable=case.time.steady_metastable,
+        )
         solution = simulation.solution()
         on_root(comm, _conclude, case, simulation, solution)
     finally:
@@ -103,6 +112,41 @@ def run_case(
         if simulation is not None:
             simulation.close()
     return solution
+
+
+@typed
+def forecast_run(
+    case: Case,
+    *,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+    overwrite: bool = False,
+    allow_long: bool = False,
+) -> Forecast | None:
+    """Forecast what `run_case` will take, by a trial that writes nothing. Collective.
+
+    None if the folder holds the finished results of the case, which are left as they are.
+
+    Args:
+        case: what would be solved.
+        comm: the ranks that would share the work.
+        overwrite: as for `run_case`.
+        allow_long: likewise.
+    """
+    directory, text = case.output.directory, case_text(case)
+
+    def check() -> bool:
+        return check_folder(directory, text, source=case.source, overwrite=overwrite, resume=False)
+
+    if on_root(comm, check):
+        return None
+    simulation = _simulation(case, comm)
+    try:
+        check_steps(
+            simulation.evolutions.values(), case.time.until, "time.until", allow_long=allow_long
+        )
+        return forecast(simulation, case)
+    finally:
+        simulation.close()
 
 
 def _finished(case: Case, comm: MPI.Comm) -> Solution:
@@ -203,7 +247,7 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
     directory = case.output.directory
     output = case.output
     writer = ResultWriter(directory, output.checkpoint_steps, output.checkpoint_seconds)
-    observers: list[Observer] = [ProgressLines(), writer]
+    observers: list[Observer] = [ProgressLines(), LongRun(case), writer]
     if output.fields != "none":
         observers.append(FieldWriter(directory, output.fields))
     if not quiet:

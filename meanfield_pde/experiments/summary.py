@@ -9,6 +9,7 @@ import numpy as np
 from meanfield_pde.solver.settings import COMPARED, ORDERS, Compared
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.steadiness import Steadiness
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.phases import Phases
 from meanfield_pde.wasserstein.measure import Measure
@@ -49,6 +50,7 @@ def summarise(
         "final_share_along_axis": share,
         "limit": simulation.projection.describe(limit),
         "phases": phases.describe(),
+        "steadiness": None if solution.steadiness is None else solution.steadiness.describe(),
         "versions": versions(),
     }
     if (adapt := simulation.evolution.adapt) is not None:
@@ -100,7 +102,7 @@ def principal_axis(points: np.ndarray, masses: np.ndarray) -> tuple[np.ndarray, 
 
 
 def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
-    """Phases, least distances, lifetime against prediction, and mass that cells are too wide for.
+    """What a run has found, a line each: phases, distances, lifetime, steadiness, unresolved mass.
 
     Args:
         summary: of the run, as in summary.json.
@@ -121,6 +123,8 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
             f"lifetime of the metastable state: {lived:.4g} (the axis leaves), "
             f"predicted in the limit of large beta: {predicted:.4g}"
         )
+    if (steadiness := summary.get("steadiness")) is not None:
+        lines.append(str(Steadiness(**steadiness)))
     narrow = summary.get("unresolved")
     if narrow is not None:
         lines.append(

@@ -151,3 +151,7 @@ def _state(case: Case) -> str:
     if (directory / SUMMARY).is_file():
         return "finished"
     return "resumed" if (directory / CHECKPOINT).is_file() else "started again"
+
+
+# By the name of its command, as the package exports it.
+sweep = run_sweep

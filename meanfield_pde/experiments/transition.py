@@ -239,3 +239,7 @@ def follow_branch(
         if state.strength < least and len(branch) > 2:
             break
         masses, strength = state.masses, state.strength
+
+
+# By the name of its command, as the package exports it.
+transition = run_transition

@@ -21,9 +21,8 @@ import numpy as np
 
 from meanfield_pde.errors import SolverError
 from meanfield_pde.results.tables import Row
+from meanfield_pde.solver.stationary import is_stable
 
-# Rates in units of the strength that are none: they are known to some 1e-7.
-_NO_GROWTH = 1e-6
 # Free energies in units of the strength that differ by less are the same, when it is asked whether
 # a density may come to a state: as the evolution is accurate to 1e-3 of the masses, and free
 # energies are of second order about a state.
@@ -38,11 +37,6 @@ _BY_THE_MESH = 0.25
 # Orders that differ by less are the same on the ways up and down: far above the 1e-5 to which
 # states are found at the worst (`solver.stationary`), and otherwise chosen, not tuned.
 _SAME = 0.02
-
-
-def is_stable(growth: float, strength: float) -> bool:
-    """Whether the fastest perturbation does not grow."""
-    return bool(growth <= _NO_GROWTH * strength)
 
 
 def mark_states(

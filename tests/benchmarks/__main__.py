@@ -13,6 +13,7 @@ from tests.benchmarks import (
     attention,
     damage,
     disk,
+    dry_run,
     early_signals,
     first_start,
     fuzz,
@@ -74,6 +75,7 @@ def main() -> None:
         damage,
         hostile,
         disk,
+        dry_run,
     ):
         module.main()
     if not is_quick(__doc__):
