@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from meanfield_pde.errors import MeanfieldError as MeanfieldError
     from meanfield_pde.errors import SolverError as SolverError
     from meanfield_pde.errors import StorageError as StorageError
+    from meanfield_pde.experiments.converge import converge as converge
     from meanfield_pde.experiments.run import run_case as run_case
     from meanfield_pde.initial.formula import ExpressionDensity as ExpressionDensity
     from meanfield_pde.initial.sampling import sample_tokens as sample_tokens
@@ -91,6 +92,7 @@ _HOMES = {
     "WassersteinResult": "meanfield_pde.wasserstein.distance",
     "circle_mesh": "meanfield_pde.mesh.surface",
     "compare_tokens": "meanfield_pde.verification.comparison",
+    "converge": "meanfield_pde.experiments.converge",
     "push_forward": "meanfield_pde.theory.push_forward",
     "read_case": "meanfield_pde.case.file",
     "read_mesh": "meanfield_pde.mesh.files",

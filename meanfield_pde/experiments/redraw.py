@@ -14,12 +14,12 @@ from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments import lifetimes, sweep
 from meanfield_pde.experiments.run import draw_run
-from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
+from meanfield_pde.experiments.sweep_analysis import summarise_sweep
 from meanfield_pde.results.checked_text import read_case_text
 from meanfield_pde.results.folder import Result, read_result
+from meanfield_pde.results.moments import phases_of_run
 from meanfield_pde.results.names import CASE, SUMMARY
 from meanfield_pde.results.tables import read_table
-from meanfield_pde.theory.phases import phases_of_history
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 LOG = logging.getLogger("meanfield_pde")
@@ -53,7 +53,7 @@ def draw_figures(
     for time in times:
         _check_time(result, time)
     projection = ProjectionLimit(result.attention)
-    phases = phases_of_history(result.history, projection)
+    phases = phases_of_run(directory, result.history, projection)
     return draw_run(into, result, projection, phases, form, times)
 
 
@@ -86,10 +86,12 @@ def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:
 def _draw_sweep(directory: Path, into: Path, form: str) -> list[Path]:
     from meanfield_pde.figures.sweep import draw_sweep  # matplotlib: see `_lazy`
 
-    found = [read_result(path.parent) for path in directory.glob(f"beta-*/{SUMMARY}")]
+    levels = sorted(directory.glob("level-*"))  # of `sweep --check`
+    finest = levels[-1] if levels else directory
+    found = [read_result(path.parent) for path in finest.glob(f"beta-*/{SUMMARY}")]
     if not found:
         raise InputError(f"{directory}: the runs of the sweep are not there, no folder beta-...")
     runs = sorted(found, key=lambda run: run.attention.beta)
     limit = ProjectionLimit(single(runs[0].attention, "a sweep"))
-    rows = [row for run in runs for row in rows_of_run(run, limit)]
+    rows = read_table(directory / sweep.TABLE)
     return draw_sweep(into, runs, rows, limit, summarise_sweep(runs, rows, limit), form)

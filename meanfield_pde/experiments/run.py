@@ -24,6 +24,7 @@ from meanfield_pde.results.checkpoint import restore_checkpoint
 from meanfield_pde.results.claim import check_folder, claim_folder
 from meanfield_pde.results.folder import Result, read_result, warn_unchecked
 from meanfield_pde.results.lock import FolderLock
+from meanfield_pde.results.moments import phases_of_run
 from meanfield_pde.results.names import HISTORY, SUMMARY
 from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar, ProgressLines
@@ -31,11 +32,12 @@ from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.results.writer import ResultWriter, density_store
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import stop_if_noted
-from meanfield_pde.theory.phases import Phases, phases_of_history
+from meanfield_pde.theory.phases import Phases
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 LOG = logging.getLogger("meanfield_pde")
@@ -51,6 +53,7 @@ def run_case(
     resume: bool = False,
     quiet: bool = False,
     allow_long: bool = False,
+    steps: StepSettings | None = None,
 ) -> Solution:
     """Solve a case and write its result folder. Collective.
 
@@ -63,6 +66,7 @@ def run_case(
         resume: go on from the checkpoint in the output folder.
         quiet: show no progress bar.
         allow_long: do not refuse a run of more than 1e9 steps.
+        steps: what steps are allowed to do, for studies of the error in time; not in case.toml.
 
     Returns:
         The solution, whose densities are in the folder and read when they are asked for.
@@ -83,7 +87,7 @@ def run_case(
     try:
         if resume:
             on_root(comm, lock.acquire)
-        simulation = _simulation(case, comm)
+        simulation = _simulation(case, comm, steps)
         stop_if_noted(comm)
         if not resume:
             on_root(comm, lock.acquire)
@@ -142,7 +146,7 @@ def _read_finished(directory: Path) -> tuple[Result, dict[str, Any]]:
     return result, summary
 
 
-def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
+def _simulation(case: Case, comm: MPI.Comm, steps: StepSettings | None) -> Simulation:
     try:
         mesh = case_mesh(case.mesh, case.attention, comm)
         stop_if_noted(comm)  # large ones take minutes
@@ -154,6 +158,7 @@ def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
             settings=case.solver,
             compare=case.compare,
             adapt=case.adapt,
+            steps=steps,
             observables=case.observables,
         )
     except InputError as error:
@@ -212,7 +217,7 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
 
 def _conclude(directory: Path, simulation: Simulation, solution: Solution) -> None:
     """Figures and summary, on rank 0."""
-    phases = phases_of_history(solution.history, simulation.projection)
+    phases = phases_of_run(directory, solution.history, simulation.projection)
     drawn_if_possible(draw_run, directory, solution, simulation.projection, phases)
     summary = summarise(simulation, solution, phases)
     write_summary(directory, summary, simulation.rows)

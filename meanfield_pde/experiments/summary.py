@@ -90,7 +90,7 @@ def principal_axis(points: np.ndarray, masses: np.ndarray) -> tuple[np.ndarray, 
 
 
 def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
-    """Phases, least distances, lifetime against prediction, and mass that cells are too wide for.
+    """Phases, least distances, lifetime, mass that cells are too wide for, and how sure it all is.
 
     Args:
         summary: of the run, as in summary.json.
@@ -118,7 +118,12 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
             "mass is in clusters narrower than the cells, and when these move or merge is decided "
             "by the cells; an adaptive mesh follows them: [adapt] tolerance = 1e-3"
         )
-    return lines
+    known = "one mesh only"
+    if (mesh := summary.get("mesh")) is not None:
+        known = (
+            f"the mesh adds up to {mesh['largest_w1_error_estimate']:.2g} to W1, as it estimates"
+        )
+    return [*lines, f"all these numbers: {known}; `converge` gives an interval"]
 
 
 def _with_interval(one: dict[str, float]) -> str:
