@@ -123,6 +123,20 @@ def measure_lifetimes(
     return summary
 
 
+def drawn_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows that a figure shows: of a beta that was checked, the one with the interval."""
+    checked = {row["beta"] for row in rows if _has_interval(row)}
+    return [
+        row
+        for row in rows
+        if row["kind"] == "tokens" or row["beta"] not in checked or _has_interval(row)
+    ]
+
+
+def _has_interval(row: Row) -> bool:
+    return row.get("lifetime_converging") is not None
+
+
 def _draw(directory: Path, limit: ProjectionLimit, rows: list[Row]) -> None:
     from meanfield_pde.figures.lifetime import draw_lifetimes  # matplotlib: see `_lazy`
 
@@ -202,7 +216,7 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
             "intervals": [
                 {"beta": row["beta"]} | {name: row[name] for name in interval_columns("lifetime")}
                 for row in density
-                if row.get("lifetime_converging") is not None
+                if _has_interval(row)
             ],
             "fit_in_beta": None if beta_fit is None else beta_fit.describe(),
             "predicted_slope": limit.lifetime_per_beta,

@@ -80,7 +80,8 @@ def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:
 
     read_case_text(directory)  # refuses one that was edited
     limit = ProjectionLimit(single(read_case(directory / CASE).attention, "a lifetime"))
-    return [draw_lifetimes(into, limit, read_table(directory / lifetimes.TABLE), form)]
+    rows = lifetimes.drawn_rows(read_table(directory / lifetimes.TABLE))
+    return [draw_lifetimes(into, limit, rows, form)]
 
 
 def _draw_sweep(directory: Path, into: Path, form: str) -> list[Path]:
