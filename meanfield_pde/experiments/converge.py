@@ -87,14 +87,12 @@ def converge(
     ]
 
     def conclude() -> dict[str, Any]:
-        from meanfield_pde.figures.converge import draw_convergence  # matplotlib: see `_lazy`
-
         found = intervals_of(sequence, ratio(case))
         numbers = {name: one.describe() for name, one in found.items()}
         summary = {"ratio": ratio(case), "levels": _described(sequence), "numbers": numbers}
         write_table(directory / TABLE, [_row(name, one) for name, one in found.items()])
         write_summary(directory, summary | {"versions": versions()})
-        drawn_if_possible(draw_convergence, directory, numbers, _names(sequence))
+        drawn_if_possible(draw_levels, directory, summary)
         return summary
 
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
@@ -108,6 +106,14 @@ def converge(
                 comm=comm,
             )
         return on_root(comm, conclude)
+
+
+def draw_levels(directory: Path, summary: dict[str, Any], form: str = "png") -> Path:
+    """Draw figures/converge.png of a summary, or the same in another format."""
+    from meanfield_pde.figures.converge import draw_convergence  # matplotlib: see `_lazy`
+
+    names = [one["name"] for one in summary["levels"]]
+    return draw_convergence(directory, summary["numbers"], names, form)
 
 
 def intervals_of(sequence: list[Level], finer: float) -> dict[str, Interval]:
@@ -181,6 +187,7 @@ def _described(sequence: list[Level]) -> list[dict[str, Any]]:
     return [
         {
             "directory": one.case.output.directory.name,
+            "name": _name(one.case),
             "cells": one.case.mesh.cells,
             "adapt_tolerance": None if one.case.adapt is None else one.case.adapt.tolerance,
             "step_tolerance": one.case.solver.step_tolerance,
@@ -190,14 +197,9 @@ def _described(sequence: list[Level]) -> list[dict[str, Any]]:
     ]
 
 
-def _names(sequence: list[Level]) -> list[str]:
-    """What each level is called in the figure."""
-    return [
-        f"{one.case.mesh.cells:,} cells"
-        if one.case.adapt is None
-        else f"{one.case.adapt.tolerance:.1e} rad"
-        for one in sequence
-    ]
+def _name(case: Case) -> str:
+    """What a level is called in the figure."""
+    return f"{case.mesh.cells:,} cells" if case.adapt is None else f"{case.adapt.tolerance:.1e} rad"
 
 
 def _row(name: str, one: Interval) -> Row:

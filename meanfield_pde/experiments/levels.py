@@ -72,7 +72,7 @@ def level(case: Case, number: int) -> Level:
 
 
 def _cells(kind: str, cells: int, fine: float) -> int:
-    """The number of cells of a mesh that is so many times finer."""
+    """The number of cells of a mesh whose cells are narrower by this factor."""
     if kind == "circle":
         return round(cells * fine)
     edges = math.ceil(math.sqrt(cells / 20) - 1e-9)  # of each side of the icosahedron, split
@@ -80,7 +80,7 @@ def _cells(kind: str, cells: int, fine: float) -> int:
 
 
 def _adapt(adapt: AdaptSettings, dimension: int, fine: float) -> AdaptSettings:
-    """The settings of an adaptive mesh that is so many times finer."""
+    """The settings of an adaptive mesh whose cells are narrower by this factor."""
     bounds = adapt.indicators
     finer = replace(
         bounds,

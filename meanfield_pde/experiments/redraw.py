@@ -1,4 +1,4 @@
-"""`meanfield-pde plot`: the figures of any folder, of a run, a sweep or lifetimes."""
+"""`meanfield-pde plot`: the figures of any folder, of a run or an experiment."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments import lifetimes, sweep
+from meanfield_pde.experiments import converge, lifetimes, sweep
 from meanfield_pde.experiments.run import draw_run
 from meanfield_pde.experiments.sweep_analysis import summarise_sweep
-from meanfield_pde.results.checked_text import read_case_text
+from meanfield_pde.results.checked_text import read_case_text, read_summary
 from meanfield_pde.results.folder import Result, read_result
 from meanfield_pde.results.moments import phases_of_run
 from meanfield_pde.results.names import CASE, SUMMARY
@@ -43,7 +43,11 @@ def draw_figures(
         times: at which the densities of a run are drawn; by default a few, evenly chosen.
     """
     into = output or directory
-    of_experiments = {lifetimes.TABLE: _draw_lifetimes, sweep.TABLE: _draw_sweep}
+    of_experiments = {
+        converge.TABLE: _draw_converge,
+        lifetimes.TABLE: _draw_lifetimes,
+        sweep.TABLE: _draw_sweep,
+    }
     for table, draw in of_experiments.items():
         if (directory / table).is_file():
             if times:
@@ -73,6 +77,10 @@ def _check_time(result: Result, time: float) -> None:
             time,
             nearest,
         )
+
+
+def _draw_converge(directory: Path, into: Path, form: str) -> list[Path]:
+    return [converge.draw_levels(into, read_summary(directory), form)]
 
 
 def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:

@@ -24,7 +24,7 @@ from meanfield_pde.results.checkpoint import restore_checkpoint
 from meanfield_pde.results.claim import check_folder, claim_folder
 from meanfield_pde.results.folder import Result, read_result, warn_unchecked
 from meanfield_pde.results.lock import FolderLock
-from meanfield_pde.results.moments import phases_of_run
+from meanfield_pde.results.moments import MOMENTS_CHECKSUM, moments_digest, phases_of_run
 from meanfield_pde.results.names import HISTORY, SUMMARY
 from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar, ProgressLines
@@ -220,6 +220,7 @@ def _conclude(directory: Path, simulation: Simulation, solution: Solution) -> No
     phases = phases_of_run(directory, solution.history, simulation.projection)
     drawn_if_possible(draw_run, directory, solution, simulation.projection, phases)
     summary = summarise(simulation, solution, phases)
+    summary[MOMENTS_CHECKSUM] = moments_digest(directory)
     write_summary(directory, summary, simulation.rows)
     for line in findings(summary, phases):
         LOG.info("%s", line)

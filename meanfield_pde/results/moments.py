@@ -6,6 +6,7 @@ times may lie far apart; between rows of this file moments are interpolated (PCH
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,8 @@ from scipy.interpolate import PchipInterpolator
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import AXES
-from meanfield_pde.results.names import MOMENTS
+from meanfield_pde.results.checked_text import read_summary
+from meanfield_pde.results.names import MOMENTS, SUMMARY
 from meanfield_pde.results.tables import Row, history_text, read_history
 from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.diagnostics import moment_pairs
@@ -29,6 +31,7 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit
 # Rows are as far apart as the fastest token moves by this [rad], or a step if that is longer: a
 # moment then changes by less than 0.02 from row to row, and a run to t = 20 has 2,000 / |V|.
 _APART = 0.01
+MOMENTS_CHECKSUM = "moments_sha256"  # the key of summary.json with that of moments.csv
 # Times between two rows at which crossings are looked for, linear between these: the error is 1/64
 # of what it would be with the rows alone.
 _WITHIN = 8
@@ -115,7 +118,7 @@ class MomentsFile:
             table = read_history(self._path)
         except InputError:
             return []
-        if "time" not in table:
+        if len(table) not in map(len, map(_columns, (2, 3))) or "time" not in table:
             return []
         rows = np.array(list(table.values())).T[table["time"] <= time]
         return [dict(zip(table, map(float, row), strict=True)) for row in rows]
@@ -128,14 +131,25 @@ def phases_of_run(
     path = directory / MOMENTS
     if not path.is_file():  # a run that an earlier version began
         return phases_of_history(history, limit)
+    if (directory / SUMMARY).is_file():  # not that of a run that is at its end just now
+        known = read_summary(directory).get(MOMENTS_CHECKSUM)
+        if known != moments_digest(directory):
+            raise InputError(
+                f"{path}: not what the run wrote, it was edited or damaged since; without it times "
+                "of events are those of saved times"
+            )
     table = read_history(path)
     d = limit.attention.dimension
-    if list(table) != _columns(d) or not len(table["time"]):
-        return phases_of_history(history, limit)
     moments = np.empty((len(table["time"]), d, d))
     for name, (i, j) in zip(_columns(d)[1:], moment_pairs(d), strict=True):
         moments[:, i, j] = moments[:, j, i] = table[name]
     return find_phases(*between(table["time"], moments), limit)
+
+
+def moments_digest(directory: Path) -> str | None:
+    """SHA-256 of moments.csv, which summary.json keeps; None if there is no such file."""
+    path = directory / MOMENTS
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _columns(dimension: int) -> list[str]:

@@ -62,7 +62,7 @@ class Problem:
 
 
 def problems(seed: int, counts: dict[str, int]) -> list[Problem]:
-    """The problems of a seed, so many of each kind."""
+    """The problems of a seed, `counts` of each kind."""
     rng = np.random.default_rng(seed)
     draw: dict[str, Callable[[], list[Problem]]] = {
         "Kuramoto": lambda: [_of_moments(rng, "Kuramoto", 2, 0.0)],

@@ -86,6 +86,8 @@ def test_command(main: Main, json_of: JsonOf, write_case: Write, tmp_path: Path)
     assert one["value"] == pytest.approx(float(last), abs=0)
     rows = {row["number"]: row for row in read_table(out / "converge.csv")}
     assert rows["end.mean_x"]["level_0"] == one["values"][0]
+    assert main("plot", out, "--format", "svg")[0] == 0
+    assert (out / "figures/converge.svg").is_file()
     err = main(*arguments)[1]
     assert [f"level {k}: finished" in err for k in range(3)] == [True] * 3
 
@@ -159,7 +161,7 @@ def test_times_of_events_do_not_depend_on_saved_times(write_case: Write, tmp_pat
 
 @pytest.mark.usefixtures("undrawn")
 def test_moments_of_a_resumed_run_are_those_of_one_that_was_not(
-    write_case: Write, tmp_path: Path
+    main: Main, write_case: Write, tmp_path: Path
 ) -> None:
     text = write_case(SWITCHING + OFTEN, ("until = 8.0", "until = 2.0"))
     whole, half = (read_case(text, output=tmp_path / name) for name in ("whole", "half"))
@@ -172,6 +174,10 @@ def test_moments_of_a_resumed_run_are_those_of_one_that_was_not(
     assert list(table["time"][: len(first["time"])]) == list(first["time"])
     assert table["time"][-1] == 2.0
     assert (np.diff(table["time"]) > 0).all()
+    with (tmp_path / "half" / MOMENTS).open("a") as file:
+        file.write("3.0,1.0,0.0,0.0\n")
+    code, err = main("plot", tmp_path / "half")
+    assert (code, err.count("\n"), "moments.csv: not what the run wrote" in err) == (2, 1, True)
     # Damaged, it is given up, and times of events are those of the history.
     (tmp_path / "half" / MOMENTS).write_text("time\nx\n")
     later = read_case(text, output=tmp_path / "half", until=2.5)
