@@ -21,7 +21,7 @@ from meanfield_pde.results.names import MOMENTS
 from meanfield_pde.results.tables import read_history, read_table
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.richardson import interval
-from tests.benchmarks import intervals
+from tests.benchmarks.intervals import SEED, judged, problems
 from tests.conftest import Command, JsonOf, Main, Write
 from tests.problems import CIRCLE, OFTEN, SPHERE
 
@@ -65,8 +65,8 @@ def test_levels_are_finer_in_all_that_decides_the_error(write_case: Write) -> No
 def test_intervals_hold_exact_moments() -> None:
     """Kuramoto's model and the circle at zero temperature, at the seed that the page is about."""
     counts = {"Kuramoto": 2, "zero temperature, circle": 1}
-    problems = intervals.problems(intervals.SEED, counts)
-    found = [one for problem in problems for one in intervals.judged(problem)]
+    drawn = problems(SEED, counts)
+    found = [one for problem in drawn for one in judged(problem)]
     assert len(found) == 12
     sure = [one for one in found if one.interval["converging"]]
     assert len(sure) >= 11
