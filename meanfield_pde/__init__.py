@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from meanfield_pde.errors import MeanfieldError as MeanfieldError
     from meanfield_pde.errors import SolverError as SolverError
     from meanfield_pde.errors import StorageError as StorageError
+    from meanfield_pde.experiments.converge import converge as converge
     from meanfield_pde.experiments.lifetimes import lifetime as lifetime
     from meanfield_pde.experiments.run import forecast_run as forecast_run
     from meanfield_pde.experiments.run import run_case as run_case
@@ -102,6 +103,7 @@ _HOMES = {
     "WassersteinResult": "meanfield_pde.wasserstein.distance",
     "circle_mesh": "meanfield_pde.mesh.surface",
     "compare_tokens": "meanfield_pde.verification.comparison",
+    "converge": "meanfield_pde.experiments.converge",
     "forecast_run": "meanfield_pde.experiments.run",
     "lifetime": "meanfield_pde.experiments.lifetimes",
     "push_forward": "meanfield_pde.theory.push_forward",

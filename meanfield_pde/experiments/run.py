@@ -25,6 +25,7 @@ from meanfield_pde.results.checkpoint import restore_checkpoint
 from meanfield_pde.results.claim import begins_anew, check_folder, claim_folder
 from meanfield_pde.results.folder import Result, read_result, warn_unchecked
 from meanfield_pde.results.lock import FolderLock
+from meanfield_pde.results.moments import MOMENTS_CHECKSUM, moments_digest, phases_of_run
 from meanfield_pde.results.names import HISTORY, SUMMARY
 from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar, ProgressLines
@@ -32,11 +33,12 @@ from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.results.writer import ResultWriter, density_store
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import stop_if_noted
-from meanfield_pde.theory.phases import Phases, phases_of_history
+from meanfield_pde.theory.phases import Phases
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.push_forward import limit_of
 
@@ -53,6 +55,7 @@ def run_case(
     resume: bool = False,
     quiet: bool = False,
     allow_long: bool = False,
+    steps: StepSettings | None = None,
 ) -> Solution:
     """Solve a case and write its result folder. Collective.
 
@@ -65,6 +68,7 @@ def run_case(
         resume: go on from the checkpoint in the output folder; start where there is nothing yet.
         quiet: show no progress bar.
         allow_long: do not refuse a run of more than 1e9 steps.
+        steps: what steps are allowed to do, for studies of the error in time; not in case.toml.
 
     Returns:
         The solution, whose densities are in the folder and read when they are asked for.
@@ -88,7 +92,7 @@ def run_case(
     try:
         if resume:
             on_root(comm, lock.acquire)
-        simulation = _simulation(case, comm)
+        simulation = _simulation(case, comm, steps)
         stop_if_noted(comm)
         if not resume:
             on_root(comm, lock.acquire)
@@ -187,7 +191,7 @@ def _read_finished(directory: Path) -> tuple[Result, dict[str, Any]]:
     return result, summary
 
 
-def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
+def _simulation(case: Case, comm: MPI.Comm, steps: StepSettings | None = None) -> Simulation:
     try:
         mesh = case_mesh(case.mesh, case.attention, comm)
         stop_if_noted(comm)  # large ones take minutes
@@ -199,6 +203,7 @@ def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
             settings=case.solver,
             compare=case.compare,
             adapt=case.adapt,
+            steps=steps,
             observables=case.observables,
         )
     except InputError as error:
@@ -258,12 +263,13 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
 def _conclude(case: Case, simulation: Simulation, solution: Solution) -> None:
     """Figures and summary, on rank 0."""
     directory, projection = case.output.directory, simulation.projection
-    phases = phases_of_history(solution.history, projection)
+    phases = phases_of_run(directory, solution.history, projection)
     drawn_if_possible(draw_run, directory, solution, projection, phases)
     limit = solution.limit
     if limit is None and projection.dimension == 1:
         limit = limit_of(projection, case.initial, solution.cells.vertices)
     summary = summarise(simulation, solution, phases, limit)
+    summary[MOMENTS_CHECKSUM] = moments_digest(directory)
     write_summary(directory, summary, simulation.rows)
     for line in findings(summary, phases):
         LOG.info("%s", line)

@@ -102,7 +102,9 @@ def principal_axis(points: np.ndarray, masses: np.ndarray) -> tuple[np.ndarray, 
 
 
 def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
-    """What a run has found, a line each: phases, distances, lifetime, steadiness, unresolved mass.
+    """What a run has found, a line each, and how sure it all is.
+
+    Phases, distances, lifetime, steadiness, unresolved mass.
 
     Args:
         summary: of the run, as in summary.json.
@@ -132,7 +134,12 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
             "mass is in clusters narrower than the cells, and when these move or merge is decided "
             "by the cells; an adaptive mesh follows them: [adapt] tolerance = 1e-3"
         )
-    return lines
+    known = "one mesh only"
+    if (mesh := summary.get("mesh")) is not None:
+        known = (
+            f"the mesh adds up to {mesh['largest_w1_error_estimate']:.2g} to W1, as it estimates"
+        )
+    return [*lines, f"all these numbers: {known}; `converge` gives an interval"]
 
 
 def _with_interval(one: dict[str, float]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from meanfield_pde.figures.bars import draw_rows
 from meanfield_pde.figures.density import save
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.names import FIGURES
@@ -47,7 +48,7 @@ def draw_lifetimes(
 def _draw_density(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> None:
     beta = np.array([row["beta"] for row in rows])
     lifetime = np.array([row["lifetime"] for row in rows])
-    axes.plot(beta, lifetime, "o", color=_COLOURS[0], label="density")
+    draw_rows(axes, beta, rows, "lifetime", "o", _COLOURS[0], "density")
     line = np.linspace(0, 1.05 * beta.max(initial=1.0), 2)
     if len(beta) > 1:
         fit = linear_fit(beta, lifetime)
