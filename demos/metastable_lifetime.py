@@ -16,8 +16,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from meanfield_pde import read_case
-from meanfield_pde.experiments.lifetimes import measure_lifetimes
+from meanfield_pde import lifetime, read_case
 
 CASE = Path(__file__).with_name("circle.toml")
 
@@ -32,7 +31,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     if short:
         case = replace(case, mesh=replace(case.mesh, cells=160), adapt=None)
     name = "lifetime-short" if short else "lifetime"
-    summary = measure_lifetimes(
+    summary = lifetime(
         case,
         (80, 160) if short else (80, 160, 320, 640),
         (50, 400) if short else (100, 1000, 10_000),

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from meanfield_pde import read_case
-from meanfield_pde.experiments.sweep import run_sweep
+from meanfield_pde import read_case, sweep
 from meanfield_pde.solver.settings import TimeCase
 
 CASE = Path(__file__).with_name("circle.toml")
@@ -36,7 +35,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         case = replace(case, mesh=replace(case.mesh, cells=160), adapt=None)
     case = replace(case, time=TimeCase(7.5 if short else 14.0, save_every=0.25))
     betas = (20, 40, 80) if short else (10, 20, 40, 80, 160, 320, 640, 1280)
-    summary = run_sweep(case, betas, directory=Path("results/demos") / name, quiet=True)
+    summary = sweep(case, betas, directory=Path("results/demos") / name, quiet=True)
 
     found = summary["w1"]
     numbers = {

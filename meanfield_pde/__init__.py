@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     from meanfield_pde.errors import MeanfieldError as MeanfieldError
     from meanfield_pde.errors import SolverError as SolverError
     from meanfield_pde.errors import StorageError as StorageError
+    from meanfield_pde.experiments.converge import converge as converge
+    from meanfield_pde.experiments.lifetimes import lifetime as lifetime
+    from meanfield_pde.experiments.run import forecast_run as forecast_run
     from meanfield_pde.experiments.run import run_case as run_case
+    from meanfield_pde.experiments.sweep import sweep as sweep
+    from meanfield_pde.experiments.transition import transition as transition
     from meanfield_pde.initial.formula import ExpressionDensity as ExpressionDensity
     from meanfield_pde.initial.sampling import sample_tokens as sample_tokens
     from meanfield_pde.initial.tokens import Tokens as Tokens
@@ -54,6 +59,9 @@ if TYPE_CHECKING:
     from meanfield_pde.solver.simulation import Observer as Observer
     from meanfield_pde.solver.solution import Solution as Solution
     from meanfield_pde.solver.solve import solve as solve
+    from meanfield_pde.solver.stationary_density import StationaryDensity as StationaryDensity
+    from meanfield_pde.solver.stationary_density import stationary as stationary
+    from meanfield_pde.solver.steadiness import Steadiness as Steadiness
     from meanfield_pde.theory.projection_limit import ProjectionLimit as ProjectionLimit
     from meanfield_pde.theory.push_forward import push_forward as push_forward
     from meanfield_pde.tokens.cloud import TokenCloud as TokenCloud
@@ -84,6 +92,8 @@ _HOMES = {
     "ProjectionLimit": "meanfield_pde.theory.projection_limit",
     "Solution": "meanfield_pde.solver.solution",
     "SolverError": "meanfield_pde.errors",
+    "StationaryDensity": "meanfield_pde.solver.stationary_density",
+    "Steadiness": "meanfield_pde.solver.steadiness",
     "StorageError": "meanfield_pde.errors",
     "TokenCloud": "meanfield_pde.tokens.cloud",
     "TokenComparison": "meanfield_pde.verification.report",
@@ -93,6 +103,9 @@ _HOMES = {
     "WassersteinResult": "meanfield_pde.wasserstein.distance",
     "circle_mesh": "meanfield_pde.mesh.surface",
     "compare_tokens": "meanfield_pde.verification.comparison",
+    "converge": "meanfield_pde.experiments.converge",
+    "forecast_run": "meanfield_pde.experiments.run",
+    "lifetime": "meanfield_pde.experiments.lifetimes",
     "push_forward": "meanfield_pde.theory.push_forward",
     "read_case": "meanfield_pde.case.file",
     "read_mesh": "meanfield_pde.mesh.files",
@@ -104,7 +117,10 @@ _HOMES = {
     "simulate_tokens": "meanfield_pde.tokens.code",
     "solve": "meanfield_pde.solver.solve",
     "sphere_mesh": "meanfield_pde.mesh.surface",
+    "stationary": "meanfield_pde.solver.stationary_density",
+    "sweep": "meanfield_pde.experiments.sweep",
     "to_xarray": "meanfield_pde.results.sample",
+    "transition": "meanfield_pde.experiments.transition",
     "wasserstein": "meanfield_pde.wasserstein.distance",
     "write_tokens": "meanfield_pde.tokens.cloud",
 }

@@ -31,7 +31,8 @@ class Heads:
     """Heads that act at once.
 
     Attributes:
-        heads: one `Attention` for each head.
+        heads: one `Attention` for each head; where there are none but terms beside them, one that
+            moves nothing stands for them.
         perceptron: acts beside them; None for none.
         others: further terms that act beside them, such as a `ConstantField`.
     """
@@ -46,14 +47,13 @@ class Heads:
     def __post_init__(self) -> None:
         check_fields(self, "attention.")
         heads = tuple(self.heads)
-        if not heads:
-            raise InputError("attention.heads needs at least one head")
         others = tuple(self.others)
         if self.perceptron is None:  # the first of the others that is one stands in its place
             first = [term for term in others if isinstance(term, Perceptron)][:1]
             object.__setattr__(self, "perceptron", first[0] if first else None)
             others = tuple(term for term in others if term not in first)
         object.__setattr__(self, "others", others)
+        heads = heads or (_no_head(self.beside),)
         known = [term.dimension for term in (*heads, *self.beside)]
         dimensions = [d for d in known if d is not None]
         if len(set(dimensions)) > 1:
@@ -126,6 +126,19 @@ class Heads:
 
 
 Layer = Attention | Heads
+
+
+def _no_head(terms: Sequence[TermBeside]) -> Attention:
+    """A head with V = 0, in the dimension of these terms, where no other is given.
+
+    At zero temperature: then velocities do not depend on the density if these terms do not.
+    """
+    known = [term.dimension for term in terms if term.dimension is not None]
+    if not known:
+        raise InputError(
+            "attention.heads needs at least one head, or a term beside it that has a dimension"
+        )
+    return Attention(np.eye(known[0]), np.eye(known[0]), np.zeros((known[0],) * 2), math.inf)
 
 
 def with_heads(layer: Layer, heads: Sequence[Attention]) -> Layer:

@@ -33,17 +33,19 @@ TERMS: dict[str, type[TermBeside]] = {one.section: one for one in (Perceptron, C
 
 
 def attention_of(
-    table: Table, folder: Path, beside: Mapping[str, Table] | None = None
+    table: Table | None, folder: Path, beside: Mapping[str, Table] | None = None
 ) -> AttentionLike:
     """The attention of a section [attention], in each layer with the terms beside it.
 
     Args:
-        table: the section.
+        table: the section; None for the terms alone.
         folder: files are named relative to it.
         beside: the sections of the terms beside it, such as [perceptron].
     """
-    attention = _attention(table, folder)
     terms = [TERMS[name].from_table(section) for name, section in (beside or {}).items()]
+    if table is None:
+        return Heads((), None, terms)
+    attention = _attention(table, folder)
     if not terms:
         return attention
     for term in terms:
@@ -111,8 +113,9 @@ def _attention(table: Table, folder: Path) -> AttentionLike:
 def _heads(given: Any, normalise: Any) -> AttentionLike:
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise InputError(
-            "attention.heads must be a list of tables "
-            "{ query = ..., key = ..., value = ..., beta = ... }, " + f"got {reprlib.repr(given)}"
+            "attention.heads must be a list of tables, a section [[attention.heads]] in double "
+            "brackets for each, with query, key, value and beta, "
+            f"got {reprlib.repr(given)}"
         )
     heads = []
     for i, table in enumerate(given):

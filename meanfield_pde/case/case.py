@@ -28,7 +28,9 @@ from meanfield_pde.solver.settings import (
 from meanfield_pde.support.arguments import check_fields
 from meanfield_pde.support.checks import choice, duration, is_number, real, shown, to_path, whole
 
-MESH_KINDS = ("circle", "sphere", "file")
+# Tokens need no mesh, in any dimension.
+NO_MESH = "none"
+MESH_KINDS = ("circle", "sphere", "file", NO_MESH)
 FIELDS = ("pvd", "xdmf", "none")
 DIMENSIONS = {"circle": 2, "sphere": 3}
 ADAPT_KEYS = ("tolerance", "max_cells")  # the settings of an adaptive mesh that users meet
@@ -39,10 +41,10 @@ FEWEST_CELLS = {"circle": 3, "sphere": 20}
 
 @dataclass(frozen=True)
 class MeshCase:
-    """[mesh]: the circle, the sphere, or a mesh from a file.
+    """[mesh]: the circle, the sphere, a mesh from a file, or none, for tokens alone.
 
     Attributes:
-        kind: "circle", "sphere" or "file".
+        kind: "circle", "sphere", "file" or "none".
         cells: number of cells of the circle; the sphere is the smallest icosphere with at least
             this many. None stands for the default, 800 and 5120; a file has its own number.
         grade: above 1, cells are refined toward the cluster axis by this factor.
@@ -70,6 +72,10 @@ class MeshCase:
             if self.cells is not None or self.grade != 1:
                 raise InputError("mesh.cells and mesh.grade do not apply to kind 'file'")
             return
+        if self.kind == NO_MESH:
+            if self.cells is not None or self.grade != 1 or self.path is not None:
+                raise InputError("mesh.cells, mesh.grade and mesh.path do not apply to kind 'none'")
+            return
         if self.path is not None:
             raise InputError(f"mesh.path applies to kind 'file' only, not to '{self.kind}'")
         cells = DEFAULT_CELLS[self.kind] if self.cells is None else self.cells
@@ -80,8 +86,13 @@ class MeshCase:
 
     @property
     def dimension(self) -> int | None:
-        """Dimension d of the space around the mesh; None for a file, which has to be read."""
+        """Dimension d of the space around the mesh; None for a file, or for none."""
         return DIMENSIONS.get(self.kind)
+
+    @property
+    def there(self) -> bool:
+        """Whether there is one."""
+        return self.kind != NO_MESH
 
 
 @dataclass(frozen=True)
@@ -147,13 +158,15 @@ class Case:
         if is_number(given):  # a tolerance, as `solve` takes one
             object.__setattr__(self, "adapt", AdaptSettings(given))
         check_fields(self, unchecked=["observables"])
-        d = check_dimension(self.attention)
+        d = check_dimension(self.attention) if self.mesh.there else self.attention.dimension
         if self.mesh.dimension not in (None, d):
             raise InputError(
                 f"mesh.kind '{self.mesh.kind}' needs a {self.mesh.dimension} x "
                 f"{self.mesh.dimension} attention.value, got {d} x {d}"
             )
         if self.adapt is not None:
+            if not self.mesh.there:
+                raise InputError("[adapt] needs a mesh, but mesh.kind is 'none'")
             object.__setattr__(self, "adapt", AdaptSettings.of(self.adapt, d))
         self.initial.check(d)
         if self.observables != {}:
@@ -189,6 +202,7 @@ def check_dimension(attention: AttentionLike) -> int:
     if d not in DIMENSIONS.values():
         raise InputError(
             f"attention.value must be 2 x 2 (tokens on the circle) or 3 x 3 (on the sphere), "
-            f"got {d} x {d}"
+            f"got {d} x {d}; in other dimensions there are tokens alone, by `meanfield-pde tokens` "
+            "and `lifetime --tokens`"
         )
     return d

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import reprlib
 import tomllib
 from collections.abc import Collection
@@ -26,6 +27,7 @@ from meanfield_pde.case.attention_table import (
 from meanfield_pde.case.case import (
     ADAPT_KEYS,
     DIMENSIONS,
+    NO_MESH,
     Case,
     MeshCase,
     OutputCase,
@@ -59,6 +61,7 @@ MESH_KEYS = {
     "circle": ("cells", "grade"),
     "sphere": ("cells", "grade"),
     "file": ("path",),
+    NO_MESH: (),
 }
 
 
@@ -82,6 +85,7 @@ def read_case(
     until: float | None = None,
     output: str | Path | None = None,
     unused: Collection[str] = (),
+    meshless: bool = False,
 ) -> Case:
     """Read and check a case file.
 
@@ -94,13 +98,14 @@ def read_case(
         output: replaces [output] directory.
         unused: "solver", "compare": sections of a case that is not to be run. Their values are
             checked, and not whether they fit the rest.
+        meshless: whether there may be no mesh, for tokens alone, in any dimension.
     """
     path = Path(path)
     try:
         document, notes = with_new_keys(_load(path))
         for note in notes:
             LOG.warning("%s: %s", path, note)
-        return _case(_sections(document), path, until, output, unused)
+        return _case(_sections(document), path, until, output, unused, meshless)
     except InputError as error:
         message = " ".join(str(error).split())  # numpy breaks the lines of what it prints
         raise InputError(f"{path}: {message}") from None
@@ -134,11 +139,18 @@ def parse(text: str) -> Table:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"not valid TOML: {error}") from None
+        raise InputError(f"not valid TOML: {error}{_about_heads(text)}") from None
     except RecursionError:
         raise InputError("not valid TOML: brackets are nested too deeply") from None
     except ValueError:  # Python reads no more digits
         raise InputError("not valid TOML: a number has more than 4300 digits") from None
+
+
+def _about_heads(text: str) -> str:
+    """How several heads are written, for texts in which they may be what is wrong."""
+    if not re.search(r"^\s*(?:heads\s*=|\[attention\.heads\])", text, re.MULTILINE):
+        return ""
+    return "; several heads are sections [[attention.heads]] in double brackets, one for each"
 
 
 def _sections(document: Table) -> dict[str, Table]:
@@ -154,6 +166,11 @@ def _sections(document: Table) -> dict[str, Table]:
             )
         if not isinstance(table, dict):
             raise InputError(f"[{name}] must be a section, got {name} = {reprlib.repr(table)}")
+        if name == "noise" and "sigma" in table:  # as the pages write it, and others for its root
+            raise InputError(
+                "[noise] unknown key 'sigma'; write strength, which is s^2 / 2 for tokens that "
+                "follow dx = v dt + s dW, and stands before the Laplace-Beltrami operator"
+            )
         if name != OBSERVABLES:
             known_keys(table, known[name], f"[{name}]", known)
     return document
@@ -165,20 +182,28 @@ def _case(
     until: float | None,
     output: Any,
     unused: Collection[str],
+    meshless: bool,
 ) -> Case:
-    if "heads" not in sections.get("attention", {}):
+    beside = {name: sections[name] for name in TERMS if name in sections}
+    # Terms such as [perceptron] may stand alone.
+    if "heads" not in sections.get("attention", {}) and not (
+        beside and "attention" not in sections
+    ):
         attention_keys = () if "weights" in sections.get("attention", {}) else MATRICES
         _require(sections, "attention", *attention_keys, "beta")
-    beside = {name: sections[name] for name in TERMS if name in sections}
-    attention = attention_of(sections["attention"], path.parent, beside)
-    d = check_dimension(attention)
+    attention = attention_of(sections.get("attention"), path.parent, beside)
+    d = attention.dimension if meshless else check_dimension(attention)
     if "noise" in sections:
         _require(sections, "noise", "strength")
     if "adapt" in sections:
         _require(sections, "adapt", "tolerance")
-    mesh: Table = {"kind": next(kind for kind in DIMENSIONS if DIMENSIONS[kind] == d)}
+    mesh: Table = {"kind": next((kind for kind in DIMENSIONS if DIMENSIONS[kind] == d), NO_MESH)}
     mesh |= sections.get("mesh", {})
     choice(mesh["kind"], "mesh.kind", MESH_KEYS)
+    if mesh["kind"] == NO_MESH and not meshless:
+        raise InputError(
+            "mesh.kind 'none' is for tokens alone: `meanfield-pde tokens` and `lifetime --tokens`"
+        )
     _check_kind(mesh, "mesh", MESH_KEYS)
     if "path" in mesh:
         mesh["path"] = input_path(mesh["path"], "mesh.path", path.parent)

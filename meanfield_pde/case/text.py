@@ -20,7 +20,7 @@ from meanfield_pde.case.file import (
     Table,
     parse,
 )
-from meanfield_pde.solver.settings import AUTO
+from meanfield_pde.solver.settings import AUTO, TimeCase
 from meanfield_pde.support.arguments import defaults_of
 from meanfield_pde.support.old_names import with_new_keys
 
@@ -43,9 +43,7 @@ def case_text(case: Case) -> str:
         "noise": _fields(case.noise, "strength") if case.noise.strength else {},
         "initial": case.initial.to_table(),
         "solver": _fields(case.solver, *PLAIN_SECTIONS["solver"]),
-        "time": _fields(
-            case.time, "until", "save_at" if case.time.save_every is None else "save_every"
-        ),
+        "time": _fields(case.time, *_time_keys(case.time)),
         OBSERVABLES: dict(case.observables),
         "compare": _fields(case.compare, *PLAIN_SECTIONS["compare"]) if case.compare else {},
         "output": _fields(case.output, *PLAIN_SECTIONS["output"]),
@@ -57,6 +55,11 @@ def case_text(case: Case) -> str:
         lambda row: f"[{' '.join(row[1].split())[:-1]}]",
         text,
     )
+
+
+def _time_keys(time: TimeCase) -> list[str]:
+    saved = "save_at" if time.save_every is None else "save_every"
+    return ["until", saved, *(() if time.steady is None else ("steady", "steady_metastable"))]
 
 
 def differing_keys(text: str, other: str, *, ignore: Iterable[str] = ()) -> tuple[str, ...]:

@@ -44,10 +44,21 @@ def run(options: argparse.Namespace) -> None:
     )
     if options.resume and options.overwrite:
         raise InputError("--resume and --overwrite exclude each other; give one")
-    from meanfield_pde.experiments.run import run_case  # now that nothing is wrong with the case
+    if options.resume and options.dry_run:
+        raise InputError("--dry-run says what a whole run takes, so --resume has no meaning there")
+    from meanfield_pde.experiments import run as runs  # now that nothing is wrong with the case
 
+    if options.dry_run:
+        found = runs.forecast_run(
+            case, comm=comm, overwrite=options.overwrite, allow_long=options.allow_long
+        )
+        if found is None:
+            _print(f"{case.output.directory}: holds the finished results of this case; they would")
+        else:
+            _print("\n".join(found.lines(case, comm.size)))
+        return
     with signals_noted():
-        solution = run_case(
+        solution = runs.run_case(
             case,
             comm=comm,
             overwrite=options.overwrite,
@@ -81,7 +92,7 @@ def limit(options: argparse.Namespace) -> None:
     from meanfield_pde.theory.push_forward import limit_of
 
     def describe() -> str:
-        case = read_case(options.case, unused=("solver", "compare"))
+        case = read_case(options.case, unused=("solver", "compare"), meshless=True)
         layers = case.attention.layers
         left: list[str] = []
         if case.noise.strength:
@@ -97,7 +108,7 @@ def limit(options: argparse.Namespace) -> None:
         else:
             limit = ProjectionLimit(case.attention)
             measure = None
-            if limit.dimension == 1:
+            if limit.dimension == 1 and case.dimension <= 3:  # cells beyond are not known
                 surface = circle_surface(64) if case.dimension == 2 else sphere_surface(320)
                 try:
                     measure = limit_of(limit, case.initial, surface.points[surface.cells])
@@ -189,7 +200,7 @@ def tokens(options: argparse.Namespace) -> None:
     from meanfield_pde.tokens.code import simulate_tokens
 
     comm = MPI.COMM_WORLD
-    case = on_root(comm, lambda: read_case(options.case, until=options.until))
+    case = on_root(comm, lambda: read_case(options.case, until=options.until, meshless=True))
     path = options.output or case.output.directory / "tokens.npz"
     if path.suffix.lower() != ".npz":  # the weights are written, too, which a .csv cannot hold
         raise InputError(f"--output must end in .npz, got {path}")

@@ -27,6 +27,13 @@ LOG = logging.getLogger("meanfield_pde")
 
 def add_experiments(command: Command) -> None:
     """Add the commands to the parser that `command` adds to."""
+    refining = command("converge", converge, "an interval for each number, from finer meshes")
+    refining.add_argument("case", type=path, metavar="CASE.toml")
+    refining.add_argument(
+        "--levels", type=int, default=3, metavar="N", help="meshes, 3 or more, default 3"
+    )
+    _add_output(refining, "converge")
+
     timing = command("lifetime", lifetime, "metastable lifetimes, of the density and of tokens")
     _add_common(timing, "lifetime")
     timing.add_argument(
@@ -35,6 +42,7 @@ def add_experiments(command: Command) -> None:
     timing.add_argument(
         "--seeds", type=int, default=4, metavar="K", help="samples of tokens for each, default 4"
     )
+    _add_check(timing)
     timing.add_argument("--until", type=number, metavar="T", help="when to give up a measurement")
 
     changing = command("transition", transition, "stationary states against the strength of noise")
@@ -42,13 +50,37 @@ def add_experiments(command: Command) -> None:
     changing.add_argument(
         "--strength", type=number, nargs="+", required=True, metavar="S", help="of the noise"
     )
+    _add_check(changing)
     _add_output(changing, "transition")
 
     sweeping = command("sweep", sweep, "the concentration theorem, measured over a range of beta")
     _add_common(sweeping, "sweep")
+    _add_check(sweeping)
     sweeping.add_argument(
         "--at-once", type=int, default=1, metavar="K", help="runs that share the ranks, default 1"
     )
+
+
+def converge(options: argparse.Namespace) -> None:
+    """Run a case on finer and finer meshes, and print an interval for each number."""
+    from meanfield_pde.experiments.converge import TABLE, intervals_table
+    from meanfield_pde.experiments.converge import converge as run_levels
+
+    case, directory = _case_and_folder(options, "converge")
+    levels = whole(options.levels, "--levels", 3)
+    with signals_noted():
+        summary = run_levels(
+            case,
+            levels=levels,
+            directory=directory,
+            quiet=options.quiet,
+            allow_long=options.allow_long,
+            comm=MPI.COMM_WORLD,
+        )
+    _print_json(options, summary)
+    if not options.json and MPI.COMM_WORLD.rank == 0:
+        print(intervals_table(summary["numbers"]), flush=True)
+    LOG.info("%s, summary.json and figures/converge.png in %s", TABLE, directory)
 
 
 def sweep(options: argparse.Namespace) -> None:
@@ -65,6 +97,7 @@ def sweep(options: argparse.Namespace) -> None:
             betas,
             directory=directory,
             at_once=whole(options.at_once, "--at-once", 1),
+            check=options.check,
             quiet=options.quiet,
             allow_long=options.allow_long,
             comm=comm,
@@ -82,7 +115,12 @@ def transition(options: argparse.Namespace) -> None:
     case, directory = _case_and_folder(options, "transition")
     strengths = check_betas(options.strength, fewest=2, name="--strength")
     summary = run_transition(
-        case, strengths, directory=directory, allow_long=options.allow_long, comm=comm
+        case,
+        strengths,
+        directory=directory,
+        check=options.check,
+        allow_long=options.allow_long,
+        comm=comm,
     )
     _print_json(options, summary)
     if summary["threshold"] is not None:
@@ -116,6 +154,7 @@ def lifetime(options: argparse.Namespace) -> None:
             seeds=whole(options.seeds, "--seeds", 1),
             directory=directory,
             until=options.until,
+            check=options.check,
             allow_long=options.allow_long,
             comm=comm,
         )
@@ -139,7 +178,8 @@ def lifetime(options: argparse.Namespace) -> None:
 def _case_and_folder(options: argparse.Namespace, name: str) -> tuple[Case, Path]:
     from meanfield_pde.case.file import read_case
 
-    case = on_root(MPI.COMM_WORLD, lambda: read_case(options.case))
+    meshless = name == "lifetime"  # of tokens
+    case = on_root(MPI.COMM_WORLD, lambda: read_case(options.case, meshless=meshless))
     return case, options.output or case.output.directory / name
 
 
@@ -159,6 +199,12 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
         help="inverse temperatures, instead of the case's own",
     )
     _add_output(parser, what)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--check", action="store_true", help="two finer meshes, too: an interval for each number"
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser, what: str) -> None:

@@ -39,9 +39,14 @@ def _add_runs(command: Command) -> None:
     run.add_argument("case", type=path, metavar="CASE.toml")
     run.add_argument("--output", type=folder, metavar="DIR", help="instead of [output] directory")
     run.add_argument("--until", type=number, metavar="T", help="instead of [time] until")
-    run.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
+    run.add_argument(
+        "--resume", action="store_true", help="go on from the folder's checkpoint, if any"
+    )
     run.add_argument("--overwrite", action="store_true", help="replace the results that are there")
     run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
+    run.add_argument(
+        "--dry-run", action="store_true", help="say what it would take, and write nothing"
+    )
     add_allow_long(run)
     run.add_argument("--log", type=path, metavar="FILE", help="add messages, with times, to a file")
 

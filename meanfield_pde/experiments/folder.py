@@ -9,6 +9,7 @@ the table are not made again. One at a time may write in a folder.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,17 @@ from pathlib import Path
 from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
-from meanfield_pde.case.text import case_text, differing_keys
+from meanfield_pde.case.text import case_text, differing_keys, same_case
 from meanfield_pde.errors import InputError, StoppedError
+from meanfield_pde.experiments.run import run_case
 from meanfield_pde.results.checked_text import read_case_text, write_case
 from meanfield_pde.results.lock import FolderLock
-from meanfield_pde.results.names import CASE, DENSITY
+from meanfield_pde.results.names import CASE, CHECKPOINT, DENSITY, SUMMARY
+from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.checks import real, whole
 from meanfield_pde.support.ranks import on_root
+
+LOG = logging.getLogger("meanfield_pde")
 
 
 @contextmanager
@@ -74,6 +79,52 @@ def _check_folder(directory: Path, case: Case, ignore: Iterable[str]) -> None:
                 f"{directory}: holds an experiment with another case, which differs in "
                 f"{', '.join(keys[:3])}; choose another folder"
             )
+
+
+def run_unless_finished(
+    case: Case,
+    name: str,
+    *,
+    steps: StepSettings | None = None,
+    quiet: bool,
+    allow_long: bool,
+    comm: MPI.Comm,
+) -> None:
+    """Run a case of an experiment from where it stands in its folder. Collective.
+
+    Args:
+        case: with a result folder of its own.
+        name: what it is called in messages.
+        steps: what steps are allowed to do.
+        quiet: no progress bar.
+        allow_long: do not refuse a run of more than 1e9 steps.
+        comm: the ranks that share the work.
+    """
+    state = on_root(comm, _state, case)
+    if comm.rank == 0:
+        LOG.info("%s: %s", name, state)
+    if state != "finished":
+        run_case(
+            case,
+            comm=comm,
+            resume=state == "resumed",
+            overwrite=state == "started again",
+            quiet=quiet,
+            allow_long=allow_long,
+            steps=steps,
+        )
+
+
+def _state(case: Case) -> str:
+    """Where a run stands: finished, resumed (from its checkpoint), or to be started."""
+    directory = case.output.directory
+    if not (directory / CASE).is_file():
+        return "started"
+    if not same_case(read_case_text(directory), case_text(case)):
+        return "started"  # the run itself says what differs
+    if (directory / SUMMARY).is_file():
+        return "finished"
+    return "resumed" if (directory / CHECKPOINT).is_file() else "started again"
 
 
 def check_betas(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from dolfinx import mesh as dolfinx_mesh
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import MAX_CELLS_KEY
+from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.folder import check_betas, check_counts, experiment_folder
+from meanfield_pde.experiments.levels import Level, level, ratio
 from meanfield_pde.experiments.lifetime import (
     Lifetime,
     density_lifetime,
@@ -41,6 +44,7 @@ from meanfield_pde.theory.fits import LinearFit, fit_or_none
 from meanfield_pde.theory.lifetime_law import fit_law
 from meanfield_pde.theory.progress import Progress
 from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.theory.richardson import FEWEST, interval, interval_columns
 from meanfield_pde.theory.stages import departure
 
 LOG = logging.getLogger("meanfield_pde")
@@ -60,6 +64,7 @@ def measure_lifetimes(
     seeds: int = 4,
     directory: Path,
     until: float | None = None,
+    check: bool = False,
     allow_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> dict[str, Any]:
@@ -72,6 +77,8 @@ def measure_lifetimes(
         seeds: samples of tokens for each of them.
         directory: where lifetime.csv, summary.json and the figure go.
         until: when to give up a measurement.
+        check: measure the density on two finer meshes, too (`levels`), and conclude from the
+            finest, with intervals.
         allow_long: do not refuse measurements of more than 1e9 steps.
         comm: the ranks that share the work.
 
@@ -83,28 +90,58 @@ def measure_lifetimes(
     attention = single(case.attention, "a lifetime")
     # Refuses what has no lifetime, and a time that is none.
     given_up(switching_progress(attention.with_beta(betas[-1])).projection, until)
-    mesh = case_mesh(case.mesh, attention, comm)
-    cells = int(mesh.topology.index_map(mesh.topology.dim).size_global)
-    wanted = _wanted(betas, counts, seeds, cells)
+    if not case.mesh.there and not counts:
+        raise InputError(
+            f"without a mesh there are lifetimes of tokens alone: give their numbers (--tokens), "
+            f"d = {case.dimension}"
+        )
+    if check and case.mesh.cells is None:
+        kind = case.mesh.kind
+        raise InputError(f"mesh.kind = '{kind}' has no finer meshes, and intervals need three")
+    sequence = [level(case, number) for number in range(FEWEST if check else 1)]
+    meshes = {}
+    for one in sequence if case.mesh.there else ():
+        mesh = case_mesh(one.case.mesh, attention, comm)
+        meshes[int(mesh.topology.index_map(mesh.topology.dim).size_global)] = (one, mesh)
+    cells = list(meshes)
+    wanted = _wanted(betas, (), seeds, cells[:-1])
+    concluded = _wanted(betas, counts, seeds, cells[-1:])
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
         rows = on_root(comm, read_table, directory / TABLE)
-        for key in wanted:
+        for key in wanted + concluded:
             same = [row for row in rows if _key(row) == key]
             kind, beta, count, _ = key
             limit = ProjectionLimit(attention.with_beta(beta))
             latest = given_up(limit, until, count if kind == "tokens" else None)
             if any(row["lifetime"] is not None or row["until"] >= latest for row in same):
                 continue
-            found = _measure(case, mesh, key, until, allow_long, comm)
-            LOG.info("%s", _line(found))
+            found = _measure(meshes, case, key, until, allow_long, comm)
+            LOG.info("%s%s", _line(found), _why_not_ended(found, limit, given=until is not None))
             # A measurement that was given up earlier than now is replaced.
             rows = [row for row in rows if row not in same] + [_row(limit, found)]
             on_root(comm, write_table, directory / TABLE, _complete(rows))
-        chosen = [row for row in rows if _key(row) in wanted]
+        if check:
+            rows = _checked(rows, betas, cells, ratio(case))
+            on_root(comm, write_table, directory / TABLE, _complete(rows))
+        chosen = [row for row in rows if _key(row) in concluded]
         summary = on_root(comm, summarise_lifetimes, case, chosen)
         on_root(comm, write_summary, directory, summary | {"versions": versions()})
         on_root(comm, drawn_if_possible, _draw, directory, ProjectionLimit(attention), chosen)
     return summary
+
+
+def drawn_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows that a figure shows: of a beta that was checked, the one with the interval."""
+    checked = {row["beta"] for row in rows if _has_interval(row)}
+    return [
+        row
+        for row in rows
+        if row["kind"] == "tokens" or row["beta"] not in checked or _has_interval(row)
+    ]
+
+
+def _has_interval(row: Row) -> bool:
+    return row.get("lifetime_converging") is not None
 
 
 def _draw(directory: Path, limit: ProjectionLimit, rows: list[Row]) -> None:
@@ -113,9 +150,11 @@ def _draw(directory: Path, limit: ProjectionLimit, rows: list[Row]) -> None:
     draw_lifetimes(directory, limit, rows)
 
 
-def _wanted(betas: Sequence[float], counts: Sequence[int], seeds: int, cells: int) -> list[_Key]:
-    """The measurements to make: of the density, and of tokens at the two largest beta."""
-    density: list[_Key] = [("density", beta, cells, None) for beta in betas]
+def _wanted(
+    betas: Sequence[float], counts: Sequence[int], seeds: int, cells: Sequence[int]
+) -> list[_Key]:
+    """The measurements to make: of the density on meshes, of tokens at the two largest beta."""
+    density: list[_Key] = [("density", beta, count, None) for count in cells for beta in betas]
     return density + [
         ("tokens", beta, count, seed)
         for count in counts
@@ -124,9 +163,24 @@ def _wanted(betas: Sequence[float], counts: Sequence[int], seeds: int, cells: in
     ]
 
 
+def _checked(
+    rows: Sequence[Row], betas: Sequence[float], cells: Sequence[int], finer: float
+) -> list[Row]:
+    """The rows, those of the finest mesh with intervals from it and the coarser ones."""
+    measured = {_key(row): row for row in rows}
+    intervals = {}
+    for beta in betas:
+        each = [measured["density", beta, count, None] for count in cells]
+        columns: Row = {}
+        for name in ("lifetime", "half"):
+            columns |= interval([row[name] for row in each], finer).columns(name)
+        intervals[_key(each[-1])] = columns
+    return [row | intervals.get(_key(row), {}) for row in rows]
+
+
 def _measure(
+    meshes: Mapping[int, tuple[Level, dolfinx_mesh.Mesh]],
     case: Case,
-    mesh: dolfinx_mesh.Mesh,
     key: _Key,
     until: float | None,
     allow_long: bool,
@@ -139,14 +193,16 @@ def _measure(
         return token_lifetime(
             attention, case.initial, count, seed, until=until, noise=noise, comm=comm
         )
+    at, mesh = meshes[count]
     return density_lifetime(
         attention,
         mesh,
         case.initial,
         until=until,
-        settings=case.solver,
-        adapt=case.adapt,
+        settings=at.case.solver,
+        adapt=at.case.adapt,
         noise=noise,
+        steps=at.steps,
         allow_long=allow_long,
     )
 
@@ -166,6 +222,11 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
         "way to its first stop towards that of V",
         "density": {
             "lifetimes": [[row["beta"], row["lifetime"]] for row in density],
+            "intervals": [
+                {"beta": row["beta"]} | {name: row[name] for name in interval_columns("lifetime")}
+                for row in density
+                if _has_interval(row)
+            ],
             "fit_in_beta": None if beta_fit is None else beta_fit.describe(),
             "predicted_slope": limit.lifetime_per_beta,
             "slope_over_predicted": None
@@ -269,3 +330,21 @@ def _line(found: Lifetime) -> str:
         else f"ended at t = {found.lifetime:.4f}"
     )
     return f"beta = {found.beta:g}, {what}{sample}: {end} ({found.wall_time:.0f} s)"
+
+
+def _why_not_ended(found: Lifetime, limit: ProjectionLimit, *, given: bool) -> str:
+    """Where the axis is and why the measurement was given up, if the metastable state lives on."""
+    if found.lifetime is not None:
+        return ""
+    if found.angle < limit.terminal_angle / 2:
+        return "; the axis was never at the eigenspace of A, but is at that of V"
+    given_up = "as --until says"
+    if not given:
+        expected = "log(N) / r" if found.seed is not None else "the predicted lifetime"
+        given_up = f"beyond three times {expected}; a later --until goes on"
+    gone, way = (math.degrees(one) for one in (found.angle, limit.terminal_angle))
+    return f"; given up {given_up}, with the axis {gone:.1f} of {way:.1f} degrees from that of V"
+
+
+# By the name of its command, as the package exports it.
+lifetime = measure_lifetimes

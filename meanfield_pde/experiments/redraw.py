@@ -1,4 +1,4 @@
-"""`meanfield-pde plot`: the figures of any folder, of a run, a sweep or lifetimes."""
+"""`meanfield-pde plot`: the figures of any folder, of a run or an experiment."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments import lifetimes, sweep
+from meanfield_pde.experiments import converge, lifetimes, sweep
 from meanfield_pde.experiments.run import draw_run
-from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
-from meanfield_pde.results.checked_text import read_case_text
+from meanfield_pde.experiments.sweep_analysis import summarise_sweep
+from meanfield_pde.results.checked_text import read_case_text, read_summary
 from meanfield_pde.results.folder import read_result
+from meanfield_pde.results.moments import phases_of_run
 from meanfield_pde.results.names import CASE, SUMMARY
 from meanfield_pde.results.sample import saved_index
 from meanfield_pde.results.tables import read_table
-from meanfield_pde.theory.phases import phases_of_history
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 
 
@@ -36,7 +36,11 @@ def draw_figures(
         times: at which the densities of a run are drawn; by default a few, evenly chosen.
     """
     into = output or directory
-    of_experiments = {lifetimes.TABLE: _draw_lifetimes, sweep.TABLE: _draw_sweep}
+    of_experiments = {
+        converge.TABLE: _draw_converge,
+        lifetimes.TABLE: _draw_lifetimes,
+        sweep.TABLE: _draw_sweep,
+    }
     for table, draw in of_experiments.items():
         if (directory / table).is_file():
             if times:
@@ -46,25 +50,34 @@ def draw_figures(
     for time in times:
         saved_index(result, time, "drawn")
     projection = ProjectionLimit(result.attention)
-    phases = phases_of_history(result.history, projection)
+    phases = phases_of_run(directory, result.history, projection)
     return draw_run(into, result, projection, phases, form, times)
+
+
+def _draw_converge(directory: Path, into: Path, form: str) -> list[Path]:
+    return [converge.draw_levels(into, read_summary(directory), form)]
 
 
 def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:
     from meanfield_pde.figures.lifetime import draw_lifetimes  # matplotlib: see `_lazy`
 
     read_case_text(directory)  # refuses one that was edited
-    limit = ProjectionLimit(single(read_case(directory / CASE).attention, "a lifetime"))
-    return [draw_lifetimes(into, limit, read_table(directory / lifetimes.TABLE), form)]
+    limit = ProjectionLimit(
+        single(read_case(directory / CASE, meshless=True).attention, "a lifetime")
+    )
+    rows = lifetimes.drawn_rows(read_table(directory / lifetimes.TABLE))
+    return [draw_lifetimes(into, limit, rows, form)]
 
 
 def _draw_sweep(directory: Path, into: Path, form: str) -> list[Path]:
     from meanfield_pde.figures.sweep import draw_sweep  # matplotlib: see `_lazy`
 
-    found = [read_result(path.parent) for path in directory.glob(f"beta-*/{SUMMARY}")]
+    levels = sorted(directory.glob("level-*"))  # of `sweep --check`
+    finest = levels[-1] if levels else directory
+    found = [read_result(path.parent) for path in finest.glob(f"beta-*/{SUMMARY}")]
     if not found:
         raise InputError(f"{directory}: the runs of the sweep are not there, no folder beta-...")
     runs = sorted(found, key=lambda run: run.attention.beta)
     limit = ProjectionLimit(single(runs[0].attention, "a sweep"))
-    rows = [row for run in runs for row in rows_of_run(run, limit)]
+    rows = read_table(directory / sweep.TABLE)
     return draw_sweep(into, runs, rows, limit, summarise_sweep(runs, rows, limit), form)

@@ -15,15 +15,17 @@ from meanfield_pde.case.text import case_text
 from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
+from meanfield_pde.experiments.forecast import Forecast, LongRun, forecast
 from meanfield_pde.experiments.summary import findings, summarise
 from meanfield_pde.figures.failures import drawing, drawn_if_possible
 from meanfield_pde.history.history import History
 from meanfield_pde.history.store import Store
 from meanfield_pde.results.checked_text import read_summary, write_summary
 from meanfield_pde.results.checkpoint import restore_checkpoint
-from meanfield_pde.results.claim import check_folder, claim_folder
+from meanfield_pde.results.claim import begins_anew, check_folder, claim_folder
 from meanfield_pde.results.folder import Result, read_result, warn_unchecked
 from meanfield_pde.results.lock import FolderLock
+from meanfield_pde.results.moments import MOMENTS_CHECKSUM, moments_digest, phases_of_run
 from meanfield_pde.results.names import HISTORY, SUMMARY
 from meanfield_pde.results.paraview import FieldWriter
 from meanfield_pde.results.progress import ProgressBar, ProgressLines
@@ -31,11 +33,12 @@ from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.results.writer import ResultWriter, density_store
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.signals import stop_if_noted
-from meanfield_pde.theory.phases import Phases, phases_of_history
+from meanfield_pde.theory.phases import Phases
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.push_forward import limit_of
 
@@ -52,6 +55,7 @@ def run_case(
     resume: bool = False,
     quiet: bool = False,
     allow_long: bool = False,
+    steps: StepSettings | None = None,
 ) -> Solution:
     """Solve a case and write its result folder. Collective.
 
@@ -61,14 +65,18 @@ def run_case(
         case: what to solve.
         comm: the ranks that share the work.
         overwrite: replace the results in the output folder, finished or not.
-        resume: go on from the checkpoint in the output folder.
+        resume: go on from the checkpoint in the output folder; start where there is nothing yet.
         quiet: show no progress bar.
         allow_long: do not refuse a run of more than 1e9 steps.
+        steps: what steps are allowed to do, for studies of the error in time; not in case.toml.
 
     Returns:
         The solution, whose densities are in the folder and read when they are asked for.
     """
     directory, text = case.output.directory, case_text(case)
+    if resume and on_root(comm, begins_anew, directory, text):
+        LOG.info("%s: there is nothing to resume yet; the run starts", directory)
+        resume, overwrite = False, True
 
     def check() -> bool:
         return check_folder(directory, text, source=case.source, overwrite=overwrite, resume=resume)
@@ -84,7 +92,7 @@ def run_case(
     try:
         if resume:
             on_root(comm, lock.acquire)
-        simulation = _simulation(case, comm)
+        simulation = _simulation(case, comm, steps)
         stop_if_noted(comm)
         if not resume:
             on_root(comm, lock.acquire)
@@ -95,7 +103,12 @@ def run_case(
             simulation.evolutions.values(), case.time.until, "time.until", allow_long=allow_long
         )
         _open_folder(simulation, case, text, store, saved)
-        simulation.run(case.time.save_times, _observers(case, quiet))
+        simulation.run(
+            case.time.save_times,
+            _observers(case, quiet),
+            steady=case.time.steady,
+            steady_metastable=case.time.steady_metastable,
+        )
         solution = simulation.solution()
         on_root(comm, _conclude, case, simulation, solution)
     finally:
@@ -103,6 +116,41 @@ def run_case(
         if simulation is not None:
             simulation.close()
     return solution
+
+
+@typed
+def forecast_run(
+    case: Case,
+    *,
+    comm: MPI.Comm = MPI.COMM_WORLD,
+    overwrite: bool = False,
+    allow_long: bool = False,
+) -> Forecast | None:
+    """Forecast what `run_case` will take, by a trial that writes nothing. Collective.
+
+    None if the folder holds the finished results of the case, which are left as they are.
+
+    Args:
+        case: what would be solved.
+        comm: the ranks that would share the work.
+        overwrite: as for `run_case`.
+        allow_long: likewise.
+    """
+    directory, text = case.output.directory, case_text(case)
+
+    def check() -> bool:
+        return check_folder(directory, text, source=case.source, overwrite=overwrite, resume=False)
+
+    if on_root(comm, check):
+        return None
+    simulation = _simulation(case, comm)
+    try:
+        check_steps(
+            simulation.evolutions.values(), case.time.until, "time.until", allow_long=allow_long
+        )
+        return forecast(simulation, case)
+    finally:
+        simulation.close()
 
 
 def _finished(case: Case, comm: MPI.Comm) -> Solution:
@@ -143,7 +191,7 @@ def _read_finished(directory: Path) -> tuple[Result, dict[str, Any]]:
     return result, summary
 
 
-def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
+def _simulation(case: Case, comm: MPI.Comm, steps: StepSettings | None = None) -> Simulation:
     try:
         mesh = case_mesh(case.mesh, case.attention, comm)
         stop_if_noted(comm)  # large ones take minutes
@@ -155,6 +203,7 @@ def _simulation(case: Case, comm: MPI.Comm) -> Simulation:
             settings=case.solver,
             compare=case.compare,
             adapt=case.adapt,
+            steps=steps,
             observables=case.observables,
         )
     except InputError as error:
@@ -203,7 +252,7 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
     directory = case.output.directory
     output = case.output
     writer = ResultWriter(directory, output.checkpoint_steps, output.checkpoint_seconds)
-    observers: list[Observer] = [ProgressLines(), writer]
+    observers: list[Observer] = [ProgressLines(), LongRun(case), writer]
     if output.fields != "none":
         observers.append(FieldWriter(directory, output.fields))
     if not quiet:
@@ -214,12 +263,13 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
 def _conclude(case: Case, simulation: Simulation, solution: Solution) -> None:
     """Figures and summary, on rank 0."""
     directory, projection = case.output.directory, simulation.projection
-    phases = phases_of_history(solution.history, projection)
+    phases = phases_of_run(directory, solution.history, projection)
     drawn_if_possible(draw_run, directory, solution, projection, phases)
     limit = solution.limit
     if limit is None and projection.dimension == 1:
         limit = limit_of(projection, case.initial, solution.cells.vertices)
     summary = summarise(simulation, solution, phases, limit)
+    summary[MOMENTS_CHECKSUM] = moments_digest(directory)
     write_summary(directory, summary, simulation.rows)
     for line in findings(summary, phases):
         LOG.info("%s", line)

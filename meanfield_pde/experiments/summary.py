@@ -9,6 +9,7 @@ import numpy as np
 from meanfield_pde.solver.settings import COMPARED, ORDERS, Compared
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.steadiness import Steadiness
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.phases import Phases
 from meanfield_pde.wasserstein.measure import Measure
@@ -49,6 +50,7 @@ def summarise(
         "final_share_along_axis": share,
         "limit": simulation.projection.describe(limit),
         "phases": phases.describe(),
+        "steadiness": None if solution.steadiness is None else solution.steadiness.describe(),
         "versions": versions(),
     }
     if (adapt := simulation.evolution.adapt) is not None:
@@ -100,7 +102,9 @@ def principal_axis(points: np.ndarray, masses: np.ndarray) -> tuple[np.ndarray, 
 
 
 def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
-    """Phases, least distances, lifetime against prediction, and mass that cells are too wide for.
+    """What a run has found, a line each, and how sure it all is.
+
+    Phases, distances, lifetime, steadiness, unresolved mass.
 
     Args:
         summary: of the run, as in summary.json.
@@ -121,6 +125,8 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
             f"lifetime of the metastable state: {lived:.4g} (the axis leaves), "
             f"predicted in the limit of large beta: {predicted:.4g}"
         )
+    if (steadiness := summary.get("steadiness")) is not None:
+        lines.append(str(Steadiness(**steadiness)))
     narrow = summary.get("unresolved")
     if narrow is not None:
         lines.append(
@@ -128,7 +134,12 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
             "mass is in clusters narrower than the cells, and when these move or merge is decided "
             "by the cells; an adaptive mesh follows them: [adapt] tolerance = 1e-3"
         )
-    return lines
+    known = "one mesh only"
+    if (mesh := summary.get("mesh")) is not None:
+        known = (
+            f"the mesh adds up to {mesh['largest_w1_error_estimate']:.2g} to W1, as it estimates"
+        )
+    return [*lines, f"all these numbers: {known}; `converge` gives an interval"]
 
 
 def _with_interval(one: dict[str, float]) -> str:

@@ -21,15 +21,18 @@ from mpi4py import MPI
 
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.case import Case, OutputCase
-from meanfield_pde.case.text import MAX_CELLS_KEY, case_text, same_case
+from meanfield_pde.case.text import MAX_CELLS_KEY
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments.folder import check_betas, experiment_folder
-from meanfield_pde.experiments.run import run_case
-from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep
+from meanfield_pde.experiments.folder import (
+    check_betas,
+    experiment_folder,
+    run_unless_finished,
+)
+from meanfield_pde.experiments.levels import Level, level, ratio
+from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep, with_intervals
 from meanfield_pde.figures.failures import drawn_if_possible
-from meanfield_pde.results.checked_text import read_case_text, write_summary
+from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.folder import read_result
-from meanfield_pde.results.names import CASE, CHECKPOINT, SUMMARY
 from meanfield_pde.results.tables import write_table
 from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.support.checks import whole
@@ -37,6 +40,7 @@ from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.theory.richardson import FEWEST
 
 LOG = logging.getLogger("meanfield_pde")
 TABLE = "sweep.csv"
@@ -51,6 +55,7 @@ def run_sweep(
     *,
     directory: Path,
     at_once: int = 1,
+    check: bool = False,
     quiet: bool = False,
     allow_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
@@ -62,6 +67,8 @@ def run_sweep(
         betas: inverse temperatures, two or more.
         directory: each run goes to a folder `beta-...` in it.
         at_once: runs that share the ranks at the same time, at most as many as there are ranks.
+        check: run each beta on two finer meshes, too (`levels`), in folders `level-...`, and
+            conclude from the finest, with intervals.
         quiet: no progress bar.
         allow_long: do not refuse runs of more than 1e9 steps.
         comm: the ranks that share the work.
@@ -83,13 +90,20 @@ def run_sweep(
         raise InputError(
             "A = V B^T is a multiple of the identity: the limit is the initial density itself"
         )
-    cases = [case_at(case, beta, directory) for beta in betas]
+    sequence = [[Level(case_at(case, beta, directory)) for beta in betas]]
+    for number in range(1, FEWEST if check else 1):
+        finer, within = level(case, number), directory / f"level-{number}"
+        sequence.append([replace(finer, case=case_at(finer.case, b, within)) for b in betas])
 
     def conclude() -> dict[str, Any]:
         from meanfield_pde.figures.sweep import draw_sweep  # matplotlib: see `_lazy`
 
-        runs = [read_result(one.output.directory) for one in cases]
-        rows = [row for run in runs for row in rows_of_run(run, limit)]
+        levels = [[read_result(one.case.output.directory) for one in cases] for cases in sequence]
+        runs = levels[-1]
+        if check:
+            rows = with_intervals(levels, limit, ratio(case))
+        else:
+            rows = [row for run in runs for row in rows_of_run(run, limit)]
         write_table(directory / TABLE, rows)
         summary = summarise_sweep(runs, rows, limit)
         write_summary(directory, summary | {"versions": versions()})
@@ -97,7 +111,7 @@ def run_sweep(
         return summary
 
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
-        _run_all(cases, at_once, quiet, allow_long, comm)
+        _run_all([one for cases in sequence for one in cases], at_once, quiet, allow_long, comm)
         return on_root(comm, conclude)
 
 
@@ -117,37 +131,25 @@ def case_at(case: Case, beta: float, directory: Path) -> Case:
 
 
 def _run_all(
-    cases: Sequence[Case], at_once: int, quiet: bool, allow_long: bool, comm: MPI.Comm
+    levels: Sequence[Level], at_once: int, quiet: bool, allow_long: bool, comm: MPI.Comm
 ) -> None:
-    """Deal the runs out to groups of ranks; each group goes through its own, largest beta first."""
+    """Deal the runs out to groups of ranks; each goes through its own, the most costly first."""
     group = comm.rank * at_once // comm.size
     ranks = comm.Split(group, comm.rank)
-    ours = [case for i, case in enumerate(reversed(cases)) if i % at_once == group]
+    ours = [one for i, one in enumerate(reversed(levels)) if i % at_once == group]
     with shared_errors(comm):  # of this group; the others are still at work
-        for case in ours:
-            state = on_root(ranks, _state, case)
-            if ranks.rank == 0:
-                LOG.info("beta = %g: %s", case.attention.beta, state)
-            if state != "finished":
-                resume, overwrite = state == "resumed", state == "started again"
-                run_case(
-                    case,
-                    comm=ranks,
-                    resume=resume,
-                    overwrite=overwrite,
-                    quiet=quiet,
-                    allow_long=allow_long,
-                )
+        for one in ours:
+            run_unless_finished(
+                one.case,
+                f"beta = {one.case.attention.beta:g}"
+                + (f", level {one.number}" * (one.number > 0)),
+                steps=one.steps,
+                quiet=quiet,
+                allow_long=allow_long,
+                comm=ranks,
+            )
     ranks.Free()
 
 
-def _state(case: Case) -> str:
-    """Where a run stands: finished, resumed (from its checkpoint), or to be started."""
-    directory = case.output.directory
-    if not (directory / CASE).is_file():
-        return "started"
-    if not same_case(read_case_text(directory), case_text(case)):
-        return "started"  # the run itself says what differs
-    if (directory / SUMMARY).is_file():
-        return "finished"
-    return "resumed" if (directory / CHECKPOINT).is_file() else "started again"
+# By the name of its command, as the package exports it.
+sweep = run_sweep

@@ -15,6 +15,7 @@ from meanfield_pde.theory.envelope import fit_envelope, temperature_scale
 from meanfield_pde.theory.fits import fit_or_none
 from meanfield_pde.theory.laplace_principle import laplace_error
 from meanfield_pde.theory.projection_limit import ProjectionLimit
+from meanfield_pde.theory.richardson import interval
 
 # The early decay is fitted where W has fallen to this fraction of its start, and is still this many
 # times its least value, which finite temperature decides (chosen, not tuned).
@@ -47,6 +48,31 @@ def rows_of_run(run: Result, limit: ProjectionLimit) -> list[Row]:
     return rows
 
 
+def with_intervals(
+    levels: Sequence[Sequence[Result]], limit: ProjectionLimit, finer: float
+) -> list[Row]:
+    """The rows of the finest of several levels, with intervals of time and size.
+
+    Args:
+        levels: the runs of each, from the coarsest on, in the same order.
+        limit: of the case.
+        finer: how many times finer each is than the one before.
+    """
+    each = [[row for run in runs for row in rows_of_run(run, limit)] for runs in levels]
+    between = [
+        between_saved_times(run.times, run.history[f"w{p}_limit"])
+        for run in levels[-1]
+        for p in orders(run)
+    ]
+    found = []
+    for *rows, (apart, below) in zip(*each, between, strict=True):
+        row = rows[-1]
+        for name, spread in (("least_time", apart), ("least_distance", below)):
+            row |= interval([one[name] for one in rows], finer, spread).columns(name)
+        found.append(row)
+    return found
+
+
 def orders(run: Result) -> list[int]:
     """The p for which the history has distances."""
     return [p for p in ORDERS if f"w{p}_limit" in run.history]
@@ -68,6 +94,17 @@ def least_distance(times: np.ndarray, distance: np.ndarray) -> tuple[float | Non
         return float(times[i]), float(distance[i])
     vertex = float(np.clip(-slope / (2 * curvature), t[0], t[2]))
     return float(times[i] + vertex), float(value + slope * vertex / 2)
+
+
+def between_saved_times(times: np.ndarray, distance: np.ndarray) -> tuple[float, float]:
+    """How far `least_distance` may be off, as it knows saved times only: time and value.
+
+    The least is between the neighbours of the lowest; the value is off by what the parabola takes
+    from that of the lowest.
+    """
+    i = int(np.argmin(distance))
+    near = times[max(0, i - 1) : i + 2]
+    return float(np.ptp(near)) / 2, float(distance[i]) - least_distance(times, distance)[1]
 
 
 def early_rate(times: np.ndarray, distance: np.ndarray) -> float | None:

@@ -29,11 +29,14 @@ from scipy.optimize import brentq
 from meanfield_pde.case.case import Case
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.experiments.folder import experiment_folder
+from meanfield_pde.experiments.levels import level, ratio
 from meanfield_pde.experiments.transition_continuation import Continuation
 from meanfield_pde.experiments.transition_states import (
+    States,
     end_of_order,
     kind_of_transition,
     ways,
+    with_intervals,
 )
 from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.checked_text import write_summary
@@ -44,6 +47,7 @@ from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.threads import set_threads
 from meanfield_pde.support.versions import versions
+from meanfield_pde.theory.richardson import FEWEST
 
 TABLE, BRANCH = "transition.csv", "branch.csv"
 # Sections in which the case of a folder may differ: strengths replace that of the noise, and the
@@ -70,6 +74,7 @@ def run_transition(
     strengths: Sequence[float],
     *,
     directory: Path,
+    check: bool = False,
     allow_long: bool = False,
     comm: MPI.Comm = MPI.COMM_WORLD,
 ) -> dict[str, Any]:
@@ -79,6 +84,8 @@ def run_transition(
         case: attention, mesh, initial density and scheme; its own noise does not matter.
         strengths: of the noise, two or more.
         directory: where transition.csv, branch.csv, summary.json and the figure go.
+        check: follow them on two finer meshes, too (`levels`), in folders `level-...`, and conclude
+            from the finest, with intervals.
         allow_long: do not refuse evolutions of more than 1e9 steps.
         comm: the ranks that share the work.
 
@@ -94,17 +101,34 @@ def run_transition(
             f"{len(case.attention.layers)} layers"
         )
     set_threads(comm)
+    if not check:
+        return _followed(case, wanted, directory, allow_long, comm).summary
+    cases = [level(case, number).case for number in range(FEWEST)]
+    with experiment_folder(directory, case, ignore=_FREE, comm=comm):
+        levels = [
+            _followed(one, wanted, directory / f"level-{number}", allow_long, comm)
+            for number, one in enumerate(cases)
+        ]
+        found = with_intervals(levels, ratio(case))
+        on_root(comm, _conclude, directory, case, found)
+    return found.summary
+
+
+def _followed(
+    case: Case, strengths: Sequence[float], directory: Path, allow_long: bool, comm: MPI.Comm
+) -> States:
+    """The states on the mesh of a case, with a folder of their own. Collective."""
     continuation = Continuation(case, comm, allow_long=allow_long)
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
-        rows, missing = continuation.there_and_back(wanted, directory / TABLE)
+        rows, missing = continuation.there_and_back(strengths, directory / TABLE)
         branch: list[Row] = []
-        found, reasons = _analyse(continuation, wanted, branch)
+        found, reasons = _analyse(continuation, strengths, branch)
         continuation.mark([*rows, *branch], [*rows, *branch])
         if continuation.without_free_energy:
             reasons["free_energy"] = (
                 f"{continuation.without_free_energy}: growth rates alone decide what is stable"
             )
-        summary = ways(rows, wanted) | found
+        summary = ways(rows, strengths) | found
         summary |= {
             "stability_by": "growth"
             if continuation.without_free_energy
@@ -115,30 +139,30 @@ def run_transition(
         }
         if not math.isnan(case.attention.beta):
             summary["beta"] = case.attention.beta
-        on_root(comm, _conclude, directory, case, rows, branch, continuation.uniform_row, summary)
-    return summary
+        states = States(rows, branch, continuation.uniform_row, summary)
+        on_root(comm, _conclude, directory, case, states)
+    return states
 
 
-def _conclude(
-    directory: Path,
-    case: Case,
-    rows: list[Row],
-    branch: list[Row],
-    uniform: Row,
-    summary: dict[str, Any],
-) -> None:
+def _conclude(directory: Path, case: Case, found: States) -> None:
     """Tables, summary and figure."""
     from meanfield_pde.figures.transition import draw_transition  # matplotlib: see `_lazy`
 
-    for name, table in ((TABLE, rows), (BRANCH, branch)):
+    for name, table in ((TABLE, found.rows), (BRANCH, found.branch)):
         if table:
             write_table(directory / name, table)
         else:  # of an earlier analysis
             (directory / name).unlink(missing_ok=True)
-    write_summary(directory, summary | {"versions": versions()})
-    if rows or branch:
+    write_summary(directory, found.summary | {"versions": versions()})
+    if found.rows or found.branch:
         drawn_if_possible(
-            draw_transition, directory, case.attention, rows, branch, uniform, summary
+            draw_transition,
+            directory,
+            case.attention,
+            found.rows,
+            found.branch,
+            found.uniform,
+            found.summary,
         )
 
 
@@ -239,3 +263,7 @@ def follow_branch(
         if state.strength < least and len(branch) > 2:
             break
         masses, strength = state.masses, state.strength
+
+
+# By the name of its command, as the package exports it.
+transition = run_transition

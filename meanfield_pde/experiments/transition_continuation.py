@@ -27,7 +27,7 @@ from meanfield_pde.case.case import Case
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.experiments.case_mesh import case_mesh
 from meanfield_pde.experiments.cost import check_steps
-from meanfield_pde.experiments.transition_states import LOWER, is_stable, mark_states
+from meanfield_pde.experiments.transition_states import LOWER, mark_states
 from meanfield_pde.initial.masses import cell_masses
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.results.tables import Row, read_table, write_table
@@ -36,7 +36,7 @@ from meanfield_pde.solver.diagnostics import Diagnostics, Snapshot
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.observables import Kind, columns_of, row_of
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
+from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState, is_stable
 from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.solver.transport import Transport
 from meanfield_pde.support.npz import read_arrays, write_arrays

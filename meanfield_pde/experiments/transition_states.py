@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meanfield_pde.errors import SolverError
 from meanfield_pde.results.tables import Row
+from meanfield_pde.solver.stationary import is_stable
+from meanfield_pde.theory.richardson import interval
 
-# Rates in units of the strength that are none: they are known to some 1e-7.
-_NO_GROWTH = 1e-6
 # Free energies in units of the strength that differ by less are the same, when it is asked whether
 # a density may come to a state: as the evolution is accurate to 1e-3 of the masses, and free
 # energies are of second order about a state.
@@ -40,9 +41,62 @@ _BY_THE_MESH = 0.25
 _SAME = 0.02
 
 
-def is_stable(growth: float, strength: float) -> bool:
-    """Whether the fastest perturbation does not grow."""
-    return bool(growth <= _NO_GROWTH * strength)
+@dataclass(frozen=True)
+class States:
+    """What was found on a mesh.
+
+    Attributes:
+        rows: of the states on the ways up and down.
+        branch: of the ordered states.
+        uniform: of the uniform density, at strength one.
+        summary: what was concluded.
+    """
+
+    rows: list[Row]
+    branch: list[Row]
+    uniform: Row
+    summary: dict[str, Any]
+
+
+def with_intervals(levels: Sequence[States], finer: float) -> States:
+    """What was found on the finest of several meshes, with intervals.
+
+    States are the same on two meshes if way and strength are, and on the branch if the order is.
+
+    Args:
+        levels: what was found on each, from the coarsest on.
+        finer: how many times finer each mesh is than the one before.
+    """
+    finest = levels[-1]
+    rows = _rows_with_intervals(
+        [one.rows for one in levels], ("way", "strength"), ("order", "free_energy"), finer
+    )
+    # Orders are prescribed to it, and found as exactly as Newton's method ends.
+    branches = [[row | {"at": round(row["order"], 6)} for row in one.branch] for one in levels]
+    branch = _rows_with_intervals(branches, ("at",), ("strength", "free_energy"), finer)
+    for row in branch:
+        del row["at"]
+    numbers = {
+        name: interval([one.summary[name] for one in levels], finer).describe()
+        for name in ("threshold", "ordered_up_to")
+        if any(one.summary[name] is not None for one in levels)
+    }
+    return States(rows, branch, finest.uniform, finest.summary | {"numbers": numbers})
+
+
+def _rows_with_intervals(
+    levels: Sequence[Sequence[Row]], keys: Sequence[str], names: Sequence[str], finer: float
+) -> list[Row]:
+    """The rows of the last level, with the intervals of some columns."""
+    tables = [{tuple(row[key] for key in keys): row for row in rows} for rows in levels]
+    found = []
+    for key, row in tables[-1].items():
+        each = [table.get(key, {}) for table in tables]
+        columns: Row = {}
+        for name in names:
+            columns |= interval([one.get(name) for one in each], finer).columns(name)
+        found.append(row | columns)
+    return found
 
 
 def mark_states(

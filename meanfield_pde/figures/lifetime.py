@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from meanfield_pde.figures.bars import draw_rows
 from meanfield_pde.figures.density import save
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.names import FIGURES
@@ -29,21 +30,25 @@ def draw_lifetimes(
     """Draw figures/lifetime.png, or the same in another format."""
     tokens = [row for row in rows if row["kind"] == "tokens" and row["lifetime"] is not None]
     density = [row for row in rows if row["kind"] == "density" and row["lifetime"] is not None]
-    panels = 2 if tokens else 1
+    d = limit.attention.dimension
+    # Without a mesh there is no density.
+    of_density = d <= 3 or not tokens
+    panels = of_density + bool(tokens)
     figure = Figure(figsize=(5.6 * panels, 4.4), layout="constrained")
-    place = "circle" if limit.attention.dimension == 2 else "sphere"
+    place = {2: "circle", 3: "sphere"}.get(d, f"sphere, d = {d}")
     figure.suptitle(f"Lifetime of the metastable state on the {place}")
     axes = figure.subplots(1, panels, squeeze=False)[0]
-    _draw_density(axes[0], limit, density)
+    if of_density:
+        _draw_density(axes[0], limit, density)
     if tokens:
-        _draw_tokens(axes[1], limit, tokens)
+        _draw_tokens(axes[-1], limit, tokens)
     return save(figure, directory / FIGURES / f"lifetime.{form}")
 
 
 def _draw_density(axes: Axes, limit: ProjectionLimit, rows: Sequence[Row]) -> None:
     beta = np.array([row["beta"] for row in rows])
     lifetime = np.array([row["lifetime"] for row in rows])
-    axes.plot(beta, lifetime, "o", color=_COLOURS[0], label="density")
+    draw_rows(axes, beta, rows, "lifetime", "o", _COLOURS[0], "density")
     line = np.linspace(0, 1.05 * beta.max(initial=1.0), 2)
     if len(beta) > 1:
         fit = linear_fit(beta, lifetime)

@@ -11,6 +11,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from meanfield_pde.figures.bars import draw_rows
 from meanfield_pde.figures.density import cell_counts, save
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.folder import Result
@@ -87,14 +88,13 @@ def _distances(
 def _laws(rows: Sequence[Row], orders: Sequence[int], summary: dict[str, Any], unit: str) -> Figure:
     figure = Figure(figsize=(11.2, 4.4), layout="constrained")
     time_axes, size_axes = figure.subplots(1, 2)
+    size_axes.set(xscale="log", yscale="log")
     for p in orders:
         colour, marker = _ORDERS[p]
         own = [row for row in rows if row["p"] == p]
         seen = [row for row in own if row["least_time"] is not None]
         beta = np.array([row["beta"] for row in seen])
-        time_axes.plot(
-            beta, [row["least_time"] for row in seen], marker, color=colour, label=f"$W_{p}$"
-        )
+        draw_rows(time_axes, beta, seen, "least_time", marker, colour, f"$W_{p}$")
         fit = summary[f"w{p}"]["least_time_fit_a_plus_b_log_beta"]
         if fit is not None:
             label = (
@@ -103,8 +103,7 @@ def _laws(rows: Sequence[Row], orders: Sequence[int], summary: dict[str, Any], u
             values = fit["intercept"] + fit["slope"] * np.log(beta)
             time_axes.plot(beta, values, "-", color=colour, lw=1, label=label)
         scale = temperature_scale(beta)
-        least = np.array([row["least_distance"] for row in seen])
-        size_axes.loglog(scale, least, marker, color=colour, label=f"$W_{p}$")
+        draw_rows(size_axes, scale, seen, "least_distance", marker, colour, f"$W_{p}$")
         power = summary[f"w{p}"]["least_distance_power_of_scale"]
         if power is not None:
             values = np.exp(power["intercept"]) * scale ** power["slope"]
@@ -155,5 +154,6 @@ def _reference(axes: Axes, label: str) -> None:
         return
     x = np.concatenate([np.asarray(line.get_xdata(), dtype=float) for line in lines])
     y = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in lines])
+    x, y = x[y > 0], y[y > 0]  # the low end of an interval may be below
     ends = np.array([x.min(), x.max()])
     axes.loglog(ends, 0.7 * (y / x).min() * ends, ":", color="0.3", lw=1.2, label=label)

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde.attention.layers import AttentionLike
+from meanfield_pde.figures.bars import draw_bars, ends_of
 from meanfield_pde.figures.density import save
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.names import FIGURES
@@ -110,11 +111,7 @@ def _draw_ways(axes: Axes, rows: Sequence[Row], name: str) -> None:
         for kind, alpha in (("stable", 1.0), ("metastable", 0.35), ("unstable", 0.0)):
             states = [row for row in found if row["stability"] == kind]
             if states:
-                axes.plot(
-                    [row["strength"] for row in states],
-                    [row[name] for row in states],
-                    marker,
-                    color=colour,
-                    mfc=(colour, alpha),
-                    label=f"{label}, {kind}",
-                )
+                x, y = ([row[column] for row in states] for column in ("strength", name))
+                inside = (colour, alpha)
+                axes.plot(x, y, marker, color=colour, mfc=inside, label=f"{label}, {kind}")
+                draw_bars(axes, x, y, *ends_of(states, name), colour)

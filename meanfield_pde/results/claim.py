@@ -72,6 +72,20 @@ def check_folder(
     return False
 
 
+def begins_anew(directory: Path, case: str) -> bool:
+    """Whether a run that is to be resumed has nothing to go on from, and so starts.
+
+    There are no results, or those of a run of this case that was stopped before its first
+    checkpoint, which it writes again.
+    """
+    present = {name for name in ALL if os.path.lexists(directory / name)}
+    for name in present:
+        check_no_device(directory / name)  # which would be waited for
+    if present & {CHECKPOINT, PREVIOUS, SUMMARY}:
+        return False
+    return not present or (CASE in present and same_problem(_text_of_results(directory), case))
+
+
 def _check_resumed(directory: Path, case: str, present: list[str]) -> None:
     for name, others in ((CASE, {CASE}), (CHECKPOINT, {CHECKPOINT, PREVIOUS})):
         if not others & set(present):

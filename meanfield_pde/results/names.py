@@ -5,10 +5,11 @@ from collections.abc import Iterable
 
 CASE, HISTORY, DENSITY, JOURNAL = "case.toml", "history.csv", "density.h5", "density.journal"
 CHECKPOINT, SUMMARY, FIELDS, FIGURES = "checkpoint.h5", "summary.json", "fields", "figures"
+MOMENTS = "moments.csv"  # after steps
 COARSEST = "coarsest/"  # in density.h5: the mesh that an adaptive one began as
 PREVIOUS = "checkpoint.previous.h5"  # the checkpoint before
 LOCK = ".meanfield_pde.lock"
-ALL = (CASE, HISTORY, DENSITY, JOURNAL, CHECKPOINT, PREVIOUS, SUMMARY, FIELDS, FIGURES)
+ALL = (CASE, HISTORY, MOMENTS, DENSITY, JOURNAL, CHECKPOINT, PREVIOUS, SUMMARY, FIELDS, FIGURES)
 
 
 def files_of_run(figures: Iterable[str]) -> dict[str, tuple[str, ...]]:

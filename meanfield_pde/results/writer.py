@@ -1,4 +1,4 @@
-"""What a run writes as it goes on: the history, the densities, and checkpoints between them."""
+"""What a run writes as it goes on: history, densities, moments, and checkpoints between them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mpi4py import MPI
 from meanfield_pde.errors import StoppedError
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.results.checkpoint import write_checkpoint
+from meanfield_pde.results.moments import MomentsFile
 from meanfield_pde.results.names import COARSEST, DENSITY, HISTORY
 from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.solver.simulation import Observer, Simulation
@@ -60,23 +61,29 @@ class ResultWriter(Observer):
         self._steps = steps
         self._seconds = seconds
         self._history: HistoryFile | None = None
+        self._moments = MomentsFile(directory)
         self._spent = 0.0
         self._begun = self._latest = clock.perf_counter()
 
     def started(self, simulation: Simulation) -> None:
         """Begin the history, with the rows from before a restart. Collective."""
         on_root(simulation.comm, self._begin, simulation.rows)
+        self._moments.begin(simulation.evolution)
 
     @timed("Output")
     def saved(self, simulation: Simulation) -> None:
         """Write a row of the history, and a last checkpoint. Collective."""
         on_root(simulation.comm, self._append, simulation.rows[-1])
-        wanted = self._steps > 0 or self._seconds < math.inf
-        if wanted and simulation.evolution.time >= simulation.until:
+        self._moments.add(simulation.evolution)
+        if simulation.evolution.time < simulation.until:
+            return
+        self._moments.flush(simulation.comm)
+        if self._steps > 0 or self._seconds < math.inf:
             self._checkpoint(simulation)
 
     def stepped(self, simulation: Simulation) -> None:
         """Write a checkpoint if it is time, and stop if a signal asks for it. Collective."""
+        self._moments.stepped(simulation.evolution)
         due = simulation.comm.rank == 0 and self._due(simulation.evolution.step)
         wanted = simulation.comm.allreduce(2 if noted() else int(due), MPI.MAX)
         if wanted:
@@ -106,6 +113,7 @@ class ResultWriter(Observer):
 
     def _checkpoint(self, simulation: Simulation) -> None:
         start = clock.perf_counter()
+        self._moments.flush(simulation.comm)
         write_checkpoint(self._directory, simulation)
         self._latest = clock.perf_counter()
         self._spent += self._latest - start

@@ -83,6 +83,8 @@ class Controller:
         steps: what steps are allowed to do.
         adapt: of an adaptive mesh; None where the mesh stays.
         mass: total mass after the last step.
+        taken: the states between which the last step led, before the mesh changed; None after many
+            steps at once, and before the first.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Controller:
         self._velocity: Velocity | None = None
         self._ended: Velocity | None = None  # the velocity with which the last step ended
         self._announced: set[int] = set()
+        self.taken: tuple[State, State] | None = None
         self._extended = LOG_MASSES[equation.settings.log_masses]
         if equation.noise:
             self._extended = False  # noise fills the tails again
@@ -172,12 +175,14 @@ class Controller:
             return self._extended
         return self.flow.integrator.extended and not self.rhs.fixed
 
-    def advance(self, until: float, after_step: Callable[[Controller], None] | None = None) -> None:
+    def advance(
+        self, until: float, after_step: Callable[[Controller], bool | None] | None = None
+    ) -> None:
         """Advance to the time `until` exactly; steps end where a layer does. Collective.
 
         Args:
             until: the time at which to stop.
-            after_step: called after every accepted step.
+            after_step: called after every accepted step; where it says True, the state stays there.
         """
         for layer, _, end in pieces(self.equation.attention, self.time, until):
             if self.rhs.layer is not layer:
@@ -189,8 +194,8 @@ class Controller:
                     self._take_step(end)
                 if self.adapt is not None:
                     self._adapt(self.adapt)
-                if after_step is not None:
-                    after_step(self)
+                if after_step is not None and after_step(self):
+                    return
 
     def velocity(self) -> Velocity:
         """The velocity of the present state, with which the next step begins. Collective."""
@@ -309,15 +314,19 @@ class Controller:
             length = max(length, planned)
         resolved = steps.growth / max(step.estimate.growth, 1e-300)
         length = min(length, max(self._first_step(), resolved), self._most())
-        clocks = self.state.clocks
+        before, clocks = self.state, self.state.clocks
         clocks = replace(clocks, length=length, rejected=clocks.rejected + rejected)
         if noise is not None:
             counted = clocks.limited + noise.limited - limited_before
             clocks = replace(clocks, noise_step=noise.first, limited=counted)
         self._change(step.masses, step.patches)
         self._ended = step.velocity
+        change = self.state.variation_from(before, kernel_width(self.rhs.layer)) / dt
+        most = max(change, clocks.most_change)
+        clocks = replace(clocks, change=change, most_change=most, steady=False)
         self.state = replace(self.state, clocks=clocks)
         self._choose_format(step.smallest)
+        self.taken = before, self.state
         self._count(1, time_after(self.time, dt, until), dt)
 
     def _planned(self) -> float:
@@ -404,6 +413,7 @@ class Controller:
             self.state.masses, self.velocity(), self.time, until, limit
         )
         if found.steps:
+            self.taken = None
             self._change(found.masses, self.state.patches)
             self._count(found.steps, found.time, found.last)
         return found.steps > 0

@@ -40,9 +40,8 @@ class SavedVelocity:
         log_masses, self._patches = saved_state(history.store, index, float(patch_mass))
         volumes = FiniteVolumes(usable_mesh(mesh))
         settings = SolverCase(tolerance=tolerance)
-        equation = Equation(history.attention, volumes, settings)
-        layer = acting(history.attention, history.times[index])
-        self._rhs = equation.right_hand_side(layer, noise=history.noise > 0)
+        equation = Equation(history.attention, volumes, settings, history.noise)
+        self._rhs = equation.right_hand_side(acting(history.attention, history.times[index]))
         self._log_masses = volumes.scatter(log_masses)
 
     def at_vertices(self) -> np.ndarray:

@@ -90,11 +90,21 @@ class TimeCase:
     """[time]: how far to go, and the times to save, listed or evenly spaced.
 
     The start and the end are always saved, whether or not they are listed.
+
+    Attributes:
+        until: the end.
+        save_at: times to save beside.
+        save_every: the time between them, instead.
+        steady: the run ends before where the density changes by less than this per unit of time, in
+            total variation, and is to stay so (`steadiness`).
+        steady_metastable: it also ends where the density is to change later.
     """
 
     until: float
     save_at: tuple[float, ...] = ()
     save_every: float | None = None
+    steady: float | None = None
+    steady_metastable: bool = False
 
     def __post_init__(self) -> None:
         until = real(self.until, "time.until", "a number >= 0", lambda t: t >= 0)
@@ -109,6 +119,7 @@ class TimeCase:
                 )
             if i and t <= times[i - 1]:
                 raise InputError(f"time.save_at must increase, got {t} after {times[i - 1]}")
+        self._check_steady()
         if self.save_every is None:
             return
         if times:
@@ -120,6 +131,20 @@ class TimeCase:
                 f"time.save_every must leave at most {MOST_SAVED_TIMES} saved times, "
                 f"got {step} for until = {until}"
             )
+
+    def _check_steady(self) -> None:
+        if self.steady is not None:
+            # Below 1e-13 is rounding: the whole mass is one.
+            steady = real(
+                self.steady, "time.steady", "a number from 1e-13 to 1", lambda c: 1e-13 <= c <= 1
+            )
+            object.__setattr__(self, "steady", steady)
+        if not isinstance(self.steady_metastable, bool):
+            raise InputError(
+                f"time.steady_metastable must be true or false, got {shown(self.steady_metastable)}"
+            )
+        if self.steady_metastable and self.steady is None:
+            raise InputError("time.steady_metastable = true needs time.steady, such as 1e-8")
 
     @property
     def save_times(self) -> tuple[float, ...]:

@@ -42,6 +42,7 @@ from meanfield_pde.solver.settings import (
     check_noise,
 )
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.steadiness import Steadiness, SteadyWatch
 from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.old_names import Columns, accept_old_keywords
 from meanfield_pde.support.ranks import on_root, shared_errors
@@ -85,6 +86,7 @@ class Simulation:
         store: the saved densities.
         rows: the row of the history of each of them.
         seconds: what each part of the run has taken so far.
+        steadiness: what the state was when the run ended; None before, and where no step was taken.
     """
 
     @accept_old_keywords
@@ -130,6 +132,7 @@ class Simulation:
         self.until = 0.0
         self.store: Store = MemoryStore()
         self.rows: list[dict[str, float]] = []
+        self.steadiness: Steadiness | None = None
         self.seconds = {"steps": 0.0, "distances": 0.0, "output": 0.0}
         self._lap = 0.0
         self._running = False
@@ -150,8 +153,19 @@ class Simulation:
         save_times: Sequence[float],
         observers: Iterable[Observer] = (),
         users: Iterable[Observer] = (),
+        *,
+        steady: float | None = None,
+        steady_metastable: bool = False,
     ) -> None:
-        """Evolve through the times ahead; what `users` raise on one rank, all do. Collective."""
+        """Evolve through the times ahead. Collective.
+
+        Args:
+            save_times: those to be saved; the last is the end.
+            observers: see every step, and every saved time.
+            users: likewise; what they raise on one rank, all do.
+            steady: end where the density changes by less per unit of time, and is to stay so.
+            steady_metastable: end there, too, where it is to change later.
+        """
         if self._running:
             raise InputError("a simulation that runs cannot be run, as by one of its observers")
         watching, foreign = list(observers), list(users)
@@ -166,6 +180,10 @@ class Simulation:
         ahead = self.ahead(save_times)
         self.until = save_times[-1]
         pieces(self.attention, 0.0, self.until)  # refuses layers that end before
+        watch = SteadyWatch(
+            self.evolution, self.projection, self.until, steady, metastable=steady_metastable
+        )
+        begin = self.evolution.step
         self._lap = clock.perf_counter()
 
         def tell(what: str) -> None:
@@ -178,20 +196,28 @@ class Simulation:
                         getattr(observer, what)(self)
             self._spent_on("output")
 
-        def stepped(_: Controller) -> None:
+        def stepped(_: Controller) -> bool:
+            stopped = watch.stepped()
             self._spent_on("steps")
             tell("stepped")
+            return stopped
 
         self._running = True
         try:
             tell("started")
-            for time in ahead:
+            for time in () if watch.stopped else ahead:
                 self.evolution.advance(time, stepped)
                 if self.zero is not None:
-                    self.zero.advance(time)
+                    self.zero.advance(self.evolution.time)
                 self._spent_on("steps")
-                self._save()
+                if watch.stopped:
+                    self.until = self.evolution.time
+                self.save()
                 tell("saved")
+                if watch.stopped:
+                    break
+            known = self.evolution.step > begin or watch.stopped
+            self.steadiness = watch.verdict() if known else None
             self.store.finish()
         finally:
             self._running = False
@@ -220,7 +246,8 @@ class Simulation:
             )
         return ahead
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Add the present state to what has been saved. Collective."""
         state = self.evolution.state
         rest = state.gathered().doubles
         arrays = {MASSES: self.evolution.shown()}
@@ -310,6 +337,7 @@ class Simulation:
             rejected=self.evolution.state.clocks.rejected,
             wall_time=sum(self.seconds.values()),
             tolerance=self.equation.settings.tolerance,
+            steadiness=self.steadiness,
             mesh=self.volumes.mesh,
         )
 

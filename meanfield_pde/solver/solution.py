@@ -13,6 +13,7 @@ from meanfield_pde.history.history import History
 from meanfield_pde.mesh.fields import cell_function, vertex_function
 from meanfield_pde.mesh.surface import Surface, build_mesh
 from meanfield_pde.solver.saved_velocity import SavedVelocity, velocity_at
+from meanfield_pde.solver.steadiness import Steadiness
 from meanfield_pde.support.arguments import typed_except
 from meanfield_pde.support.checks import time_index
 
@@ -26,6 +27,7 @@ class Solution(History):
         rejected: number of steps that had to be repeated.
         wall_time: seconds.
         tolerance: of the attention sum.
+        steadiness: whether the last state is steady, and since when; None of a run that was read.
         mesh: the DOLFINx mesh that was given to `solve`; the coarsest, if it is adaptive.
     """
 
@@ -34,6 +36,7 @@ class Solution(History):
     rejected: int = 0
     wall_time: float = 0.0
     tolerance: float = 1e-10
+    steadiness: Steadiness | None = None
 
     def mesh_at(self, index: int = -1) -> dolfinx_mesh.Mesh:
         """The mesh of a saved time: `mesh`, or if that is adaptive, one made anew. Collective.

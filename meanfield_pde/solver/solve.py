@@ -48,6 +48,8 @@ def solve(
     log_masses: bool | None = None,
     adapt: float | AdaptSettings | None = None,
     steps: StepSettings | None = None,
+    steady: float | None = None,
+    steady_metastable: bool = False,
     observables: OwnObservables | None = None,
     observers: Iterable[Observer] = (),
 ) -> Solution:
@@ -79,11 +81,16 @@ def solve(
             mesh given is the coarsest; each saved time has its own cells, `solution.cells_at(i)`.
             By default the mesh stays as it is.
         steps: what else steps are allowed to do, for studies of the error in time.
+        steady: end before `until` where the density changes by less than this per unit of time, in
+            total variation, and is to stay so: `solution.steadiness` says since when, and otherwise
+            why it is not steady.
+        steady_metastable: end there, too, where the density is to change later.
         observables: further columns of the history, by name: functions f of points (N x d -> N), or
             formulas in x, y, z, of which the integrals ∫ f dmu are taken.
         observers: called after every step and every saved time.
     """
-    times = TimeCase(until, tuple(save_at), save_every).save_times
+    time = TimeCase(until, tuple(save_at), save_every, steady, steady_metastable)
+    times = time.save_times
     chosen = next(name for name, value in LOG_MASSES.items() if value is log_masses)
     simulation = Simulation(
         attention,
@@ -99,7 +106,7 @@ def solve(
     )
     try:
         _check_ends(simulation, times[-1])
-        simulation.run(times, users=observers)
+        simulation.run(times, users=observers, steady=steady, steady_metastable=steady_metastable)
         return replace(simulation.solution(), mesh=mesh)  # the cells are numbered alike
     finally:
         simulation.close()

@@ -24,6 +24,7 @@ from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh
 from meanfield_pde.solver.masses import Masses, of_arrays
+from meanfield_pde.support.ranks import total, totals
 
 Arrays = Mapping[str, np.ndarray]
 # Prefixes of the names of the arrays in a record that are not masses of cells.
@@ -44,6 +45,9 @@ class Clocks:
         length: how long the next step may be by the error of the last; 0 if there is none yet.
         split_limit: longest time for which transport may act without noise, as last estimated.
         noise_step: length of a first step of noise, from which the next is chosen.
+        change: total variation per unit of time in the last step; infinite where it is not known.
+        most_change: the largest of these so far.
+        steady: whether the run was ended here because the state is steady.
     """
 
     time: float = 0.0
@@ -55,6 +59,9 @@ class Clocks:
     length: float = 0.0
     split_limit: float = math.inf
     noise_step: float = math.inf
+    change: float = math.inf
+    most_change: float = 0.0
+    steady: bool = False
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Clocks:
@@ -130,6 +137,31 @@ class State:
         if not self.patches:
             return masses
         return masses + deposit(self.grid.forest, self.patches, settings.patches)
+
+    def second_moments(self) -> np.ndarray:
+        """∫ x x^T dmu over the cells, by their centres, and the patches, by theirs. Collective."""
+        here = self.volumes
+        centre = here.centre[: here.owned]
+        own = totals(here.comm, np.einsum("c,ci,cj->ij", self.masses.doubles, centre, centre))
+        beside = (patch.mass * np.outer(patch.centre, patch.centre) for patch in self.patches)
+        return np.asarray(own + sum(beside))
+
+    def variation_from(self, other: State, width: float) -> float:
+        """Total variation between two states on one mesh, of which one came from the other.
+
+        Patches, which keep their mass, count by how far they are from where they were, as a part of
+        the width. Collective.
+
+        Args:
+            other: the other state, with the same patches.
+            width: that of the attention kernel.
+        """
+        own = float(np.abs(self.masses.doubles - other.masses.doubles).sum())
+        beside = (
+            one.mass * float(np.linalg.norm(one.centre - before.centre)) / width
+            for one, before in zip(self.patches, other.patches, strict=True)
+        )
+        return total(self.volumes.comm, own) + sum(beside)
 
     def regridded(self, change: Regrid) -> State:
         """The state on the next mesh. Collective."""

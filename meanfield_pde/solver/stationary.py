@@ -46,6 +46,15 @@ _MODES = 4  # perturbations of which the fastest is taken, where rates may be co
 _OSCILLATES = 1e-4  # imaginary part of a rate, relative: above the rounding of equal real ones
 
 
+# Rates in units of the strength that are none: they are known to some 1e-7.
+_NO_GROWTH = 1e-6
+
+
+def is_stable(growth: float, strength: float) -> bool:
+    """Whether the fastest perturbation does not grow."""
+    return bool(growth <= _NO_GROWTH * strength)
+
+
 @dataclass(frozen=True, eq=False)
 class StationaryState:
     """A stationary state.

@@ -18,12 +18,21 @@ def peak_memory() -> float:
 
     Linux counts in `getrusage` what the process that started this one had; `VmHWM` does not.
     """
+    return _status("VmHWM")
+
+
+def present_memory() -> float:
+    """The memory that this process has now, in bytes; the most where the system does not say."""
+    return _status("VmRSS")
+
+
+def _status(name: str) -> float:
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         status = ""
     for line in status.splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return 1024.0 * float(line.split()[1])
     return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

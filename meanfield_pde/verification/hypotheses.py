@@ -165,7 +165,7 @@ def time_or_value(trajectories: Trajectories) -> Iterator[Hypothesis]:
         guesses=(np.array([scale]), np.ones(1)),
         says=lambda found: (
             f"time runs {found.value:.4g} ± {found.half_width} times as fast as the file says, or "
-            "value is that many times the case's"
+            f"V is too {'large' if found.value > 1 else 'small'} by that factor"
         ),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from meanfield_pde import (
     ConstantField,
     Heads,
     InputError,
+    Perceptron,
     compare_tokens,
     read_case,
     read_result,
@@ -26,7 +28,7 @@ from meanfield_pde.case.text import case_text, same_case
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.velocity import MeanField, PointwiseFlux
 from meanfield_pde.tokens.code import token_velocity
-from tests.conftest import Main, Write
+from tests.conftest import JsonOf, Main, Write
 from tests.problems import CIRCLE, MESHES
 
 STILL = Attention(np.eye(2), np.eye(2), np.zeros((2, 2)), 0.0)
@@ -160,3 +162,48 @@ def test_refused_in_scripts() -> None:
         ConstantField("up")
     with pytest.raises(InputError, match="must have the same dimension"):
         Heads([STILL], others=[ConstantField([1.0, 0.0, 0.0])])
+
+
+ALONE = """
+[field]
+vector = [0.6, 0.8]
+[mesh]
+cells = 200
+[initial]
+kind = "expression"
+density = "1"
+[time]
+until = 1.0
+save_every = 0.25
+"""
+
+
+@pytest.mark.parametrize("adapt", ["", "[adapt]\ntolerance = 1e-2\n"])
+def test_a_term_may_stand_alone(
+    adapt: str, main: Main, write_case: Write, tmp_path: Path, json_of: JsonOf
+) -> None:
+    case, out = write_case(ALONE + adapt), tmp_path / "out"
+    code, err = main("run", case, "--output", out)
+    assert code == 0, err
+    result = read_result(out)
+    mean = [result.history[f"mean_{axis}"][-1] for axis in "xy"]
+    np.testing.assert_allclose(mean, math.tanh(0.5) * np.array([0.6, 0.8]), atol=2e-3)
+    assert main("limit", case)[0] == 0
+    tokens = tmp_path / "tokens.npz"
+    assert main("tokens", case, "--count", 200, "--output", tokens)[0] == 0
+    if not adapt:
+        assert json_of("compare", out, tokens)["agrees"]
+    # The case as run is read again, with the head that moves nothing.
+    again = read_case(out / "case.toml")
+    assert same_case(case_text(again), case_text(read_case(case, output=out)))
+
+
+def test_a_perceptron_alone_on_the_sphere(write_case: Write) -> None:
+    layer = Heads([], perceptron=Perceptron(np.eye(3), np.diag([1.0, 0.0, 0.0])))
+    assert layer.dimension == 3
+    x = np.array([[0.6, 0.8, 0.0]])
+    np.testing.assert_allclose(layer.velocity(x), [[0.6 * 0.64, -0.6 * 0.6 * 0.8, 0.0]])
+    with pytest.raises(InputError, match="at least one head, or a term beside it that has a dim"):
+        Heads([])
+    with pytest.raises(InputError, match=r"section \[attention\] is missing"):
+        read_case(write_case("[mesh]\ncells = 200\n[time]\nuntil = 1.0\n"))

@@ -13,11 +13,13 @@ from tests.benchmarks import (
     attention,
     damage,
     disk,
+    dry_run,
     early_signals,
     first_start,
     fuzz,
     growth,
     hostile,
+    intervals,
     kills,
     lifetimes,
     million,
@@ -62,6 +64,7 @@ def main() -> None:
         noise,
         saved_times,
         adaptivity,
+        intervals,
         lifetimes,
         verification,
         agreement,
@@ -74,6 +77,7 @@ def main() -> None:
         damage,
         hostile,
         disk,
+        dry_run,
     ):
         module.main()
     if not is_quick(__doc__):

@@ -21,7 +21,7 @@ CAUSES: dict[str, str | None] = {
     "half the step": "time runs 0.5 ",
     "one sign of V": "value[0][1] is",
     "V negative": "-V instead of V",
-    "V too large": "times as fast as the file says, or value is that many times the case's",
+    "V too large": "times as fast as the file says, or V is too large by that factor",
     "Q transposed": "Q transposed",
     "K transposed": "K transposed",
     "projection": "the projection v - <x, v> v",

@@ -226,7 +226,23 @@ def test_overrides(case: Callable[..., Path]) -> None:
         (CIRCLE.replace("value", "valeu") + TIME, "did you mean 'value'?"),
         (TIME + "[atention]\nbeta = 1", "unknown section [atention]; did you mean 'attention'?"),
         (TIME + "[foo]", "unknown section [foo] (known: attention, "),
-        (TIME + "[time.more]", "[time] unknown key 'more' (known: until, save_at, save_every)"),
+        (
+            TIME + "[noise]\nsigma = 0.1",
+            "[noise] unknown key 'sigma'; write strength, which is s^2 / 2",
+        ),
+        (
+            "[attention.heads]\nbeta = 1.0\n" + TIME,
+            "a section [[attention.heads]] in double brackets",
+        ),
+        (
+            "[attention.heads]\nbeta = 1.0\n[attention.heads]\nbeta = 2.0\n" + TIME,
+            "; several heads are sections [[attention.heads]] in double brackets, one for each",
+        ),
+        ("[attention]\nheads = [{\nbeta = 1.0 }]\n" + TIME, "are sections [[attention.heads]]"),
+        (
+            TIME + "[time.more]",
+            "[time] unknown key 'more' (known: until, save_at, save_every, steady, steady_metast",
+        ),
         ("until = 3\n" + CIRCLE, "key 'until' must stand below [time]"),
         ("kind = 'circle'\n" + CIRCLE, "key 'kind' must stand below [initial] or [mesh]"),
         ("mesh = 'circle'\n" + CIRCLE, "[mesh] must be a section, got mesh = 'circle'"),

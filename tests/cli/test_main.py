@@ -139,7 +139,7 @@ def test_mesh_of_another_dimension(main: Main, write_case: Write, tmp_path: Path
         (["run", "some-case.toml", "--until", "-3"], ["time.until", "-3"]),
         (["run", "some-case.toml", "--until", "soon"], ["--until", "'soon'"]),
         (["run", "some-case.toml", "--until", "nan"], ["--until", "'nan'"]),
-        (["run", "some-case.toml", "--resume"], ["nothing to resume"]),
+        (["run", "some-case.toml", "--resume", "--dry-run"], ["--resume has no meaning"]),
         (["run", "some-case.toml", "--resume", "--overwrite"], ["exclude each other"]),
         (["run", "some-case.toml", "--output", "some-case.toml"], ["is a file"]),
         (["run", "some-case.toml", "--output", "some-case.toml/a"], ["cannot write the results"]),
@@ -466,8 +466,8 @@ cli.main(sys.argv[1:])
 @pytest.mark.parametrize(
     ("error", "rank", "method"),
     [
-        ("KeyError", 1, "_save"),
-        pytest.param("KeyError", 0, "_save", marks=pytest.mark.slow),
+        ("KeyError", 1, "save"),
+        pytest.param("KeyError", 0, "save", marks=pytest.mark.slow),
         ("SolverError", 1, "solution"),
     ],
 )
@@ -486,7 +486,7 @@ def test_one_failing_rank_ends_all(
 
 def test_failure_is_exit_code_1(command: Command, write_case: Write, tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
-    broken = BROKEN.format(error="SolverError", rank=0, method="_save")
+    broken = BROKEN.format(error="SolverError", rank=0, method="save")
     script.write_text(broken, encoding="utf-8")
     ended = command("run", write_case(CIRCLE), "--quiet", script=script)
     assert ended.returncode == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -229,6 +230,9 @@ def test_cells_of_an_adapted_mesh_are_those_that_it_had(
     (row,) = read_table(out / "lifetime.csv")
     assert row["most_cells"] > row["count"] == 40
     assert f"beta = 20, up to {row['most_cells']:.0f} cells (40 given): not ended" in err
+    assert re.search(
+        r"s\); given up as --until says, with the axis [\d.]+ of [\d.]+ degrees from that of V", err
+    )
 
 
 def test_the_command_measures_once(

@@ -30,7 +30,7 @@ def test_predictions_and_geometry_are_computed_once(
         monkeypatch.setattr(owner, attribute, count)
 
     counted("projection", ProjectionLimit, "__post_init__")
-    counted("phases", run, "phases_of_history")
+    counted("phases", run, "phases_of_run")
     counted("facets", finite_volume, "facet_mean_operator")
     case = read_case(write_case(CIRCLE + COMPARE), until=2.0, output=tmp_path / "out")
     solution = run_case(case, quiet=True)

@@ -17,7 +17,7 @@ from scipy.special import ive
 
 from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_result
 from meanfield_pde.case.case import Case
-from meanfield_pde.experiments import sweep
+from meanfield_pde.experiments import folder
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.experiments.sweep_analysis import (
     early_rate,
@@ -215,7 +215,7 @@ def test_a_signal_keeps_what_has_run(
         os.kill(os.getpid(), signal.SIGUSR1)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sweep, "run_case", interrupted)
+        patched.setattr(folder, "run_case", interrupted)
         code, err = main(*arguments)
     assert (code, err.count("\n"), str(out) in err, "kept" in err) == (75, 1, True, True)
     assert (out / "beta-40/summary.json").exists()

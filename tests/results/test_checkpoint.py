@@ -83,6 +83,35 @@ def test_resume_extends(main: Main, write_case: Write, tmp_path: Path) -> None:
     assert (out / "summary.json").exists()
 
 
+def test_resume_starts_where_there_is_nothing_yet(
+    main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    """The first job of a chain and the next are one command."""
+    case, out = write_case(SPHERE), tmp_path / "out"
+    run = ("run", case, "--until", 1, "--output", out, "--resume")
+    code, err = main(*run)
+    assert (code, f"{out}: there is nothing to resume yet; the run starts" in err) == (0, True)
+    code, err = main(*run)
+    assert (code, "resumed at t = 1, step " in err) == (0, True)
+    # Stopped before its first checkpoint, by the limit of a queue.
+    whole = read_result(out)
+    for name in ("checkpoint.h5", "checkpoint.previous.h5", "summary.json"):
+        (out / name).unlink(missing_ok=True)
+    (out / "mine.txt").write_text("stays")
+    code, err = main(*run)
+    assert (code, "there is nothing to resume yet" in err) == (0, True)
+    np.testing.assert_array_equal(read_result(out).masses, whole.masses)
+    assert (out / "mine.txt").exists()
+    # But the results of another case are not replaced.
+    for name in ("checkpoint.h5", "checkpoint.previous.h5", "summary.json"):
+        (out / name).unlink(missing_ok=True)
+    other = write_case(SPHERE, ("beta  = 40.0", "beta  = 41.0"), name="other.toml")
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    code, err = main("run", other, "--output", out, "--resume")
+    assert (code, "nothing to resume, there is no checkpoint.h5" in err) == (2, True)
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+
+
 def test_resume_between_saved_times(main: Main, write_case: Write, tmp_path: Path) -> None:
     """A time to save that the checkpoint has passed cannot be had any more."""
     case, out = write_case(SPHERE), tmp_path / "out"

@@ -27,8 +27,9 @@ from meanfield_pde.support.checked_hdf5 import add_checksums
 from tests.conftest import Main, Write, environment
 from tests.problems import CIRCLE, SPHERE
 
-TOP = {"case.toml", "history.csv", "density.h5", "fields", "checkpoint.h5", "figures"} | {
-    "summary.json"
+TOP = {"case.toml", "history.csv", "moments.csv", "density.h5", "fields", "checkpoint.h5"} | {
+    "figures",
+    "summary.json",
 }
 COLUMNS = {
     2: "time step mass min_density max_density mean_x mean_y second_xx second_xy second_yy "
@@ -185,7 +186,7 @@ def test_xdmf(text: str, main: Main, write_case: Write, tmp_path: Path) -> None:
 def test_without_fields_and_checkpoints(main: Main, write_case: Write, tmp_path: Path) -> None:
     case = write_case(CIRCLE + '[output]\nfields = "none"\ncheckpoint_every = 0\n')
     assert main("run", case, "--until", 1, "--output", tmp_path / "out")[0] == 0
-    left = {"case.toml", "history.csv", "density.h5", "summary.json"} | FIGURES
+    left = {"case.toml", "history.csv", "moments.csv", "density.h5", "summary.json"} | FIGURES
     assert files(tmp_path / "out") == left
 
 

@@ -58,7 +58,7 @@ def fluxes(layer: Heads, cells: int, patched: bool = False) -> np.ndarray:
 
 @pytest.mark.parametrize("patched", [False, True])
 @pytest.mark.parametrize("term", [SecondHead, WithWidth])
-def test_sub_cell_sources_are_those_of_a_head(term: type[SecondHead], patched: bool) -> None:
+def test_sources_are_those_of_a_head(term: type[SecondHead], patched: bool) -> None:
     expected = fluxes(Heads([FIRST, SecondHead.head]), 100, patched)
     found = fluxes(Heads([FIRST], others=[term()]), 100, patched)
     largest = np.abs(expected).max()

@@ -213,8 +213,9 @@ def test_the_batch_script_and_the_image_are_in_step() -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text()
     (line,) = re.findall(r"meanfield-pde run .*\\\n.*", text)
-    build_parser().parse_args(["run", "a", "--resume", *re.findall(r"--(?:quiet)", line)])
-    assert set(re.findall(r"--[a-z]+", line)) == {"--output", "--quiet", "--log"}
+    build_parser().parse_args(["run", "a", *re.findall(r"--(?:quiet|resume)", line)])
+    assert set(re.findall(r"--[a-z]+", line)) == {"--output", "--resume", "--quiet", "--log"}
+    assert "srun --mpi=pmi2 " in text
     assert f'"$code" -eq {StoppedError.exit_code}' in text
     image = (ROOT / "demos/hpc/Containerfile").read_text()
     (python,) = re.findall(r"python:(\d+\.\d+)", image)

@@ -102,7 +102,10 @@ CAUSAL = np.tril(np.ones((COUNT, COUNT), dtype=bool))
 OTHERS = ~np.eye(COUNT, dtype=bool)
 FAULTS = {
     "sign": (lambda x: euler(x, lambda y: velocity(y, SIGN)), "value[0][1] is -1 ± 1e-09, the"),
-    "twice the step": (lambda x: euler(x, clock=2.0), "time runs 2 ± 1e-09 times as fast"),
+    "twice the step": (
+        lambda x: euler(x, clock=2.0),
+        "time runs 2 ± 1e-09 times as fast as the file says, or V is too large by that factor",
+    ),
     "beta": (
         lambda x: adaptive(x, lambda y: velocity(y, beta=1.5**0.5)),
         "beta (or the scale of query^T key) is 1.225",
