@@ -115,6 +115,35 @@ def test_kuramoto_order_parameter():
     np.testing.assert_array_equal(solution.history["mean_norm"], np.linalg.norm(mean, axis=1))
 
 
+def test_lohe_order_parameter():
+    """At beta = 0 on the sphere (1 - w^2)^2 / (4 pi |x - w|^4) stays one, w' = (1 - w^2) m / 2.
+
+    Lipton, Mirollo, Strogatz (arXiv 1907.07150). With centres as sources the error was 1.2e-3.
+    """
+    one, start = np.eye(3), 0.2
+    towards = np.array([0.48, 0.6, 0.64])
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+
+    def kernel(along, w):
+        return (1 - w**2) ** 2 / (4 * math.pi * (1 - 2 * w * along + w**2) ** 2)
+
+    def order(w):
+        return 2 * math.pi * float(weights @ (nodes * kernel(nodes, w)))
+
+    solution = solve(
+        Attention(one, one, one, 0.0),
+        sphere_mesh(1280),
+        lambda points: kernel(points @ towards, start),
+        until=2.0,
+        save_every=0.5,
+    )
+    exact = solve_ivp(
+        lambda t, w: (1 - w**2) * order(w[0]) / 2, (0, 2), [start], t_eval=solution.times, rtol=1e-9
+    ).y[0]
+    found = [order(w) for w in exact]
+    assert np.abs(solution.history["mean_norm"] - found).max() < 1e-4
+
+
 @pytest.mark.parametrize(
     ("d", "cells", "beta", "tolerance"),
     [(2, 800, 25.0, 1e-4), pytest.param(3, 20_480, 8.0, 1e-3, marks=pytest.mark.slow)],
