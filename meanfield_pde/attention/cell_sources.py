@@ -9,8 +9,8 @@ the reconstruction of the transport has it,
 
     M_k = M s_k exp(p(y_k)) / sum over l of s_l exp(p(y_l)),
 
-p the quadratic fit to log rho, or its slopes where that is steep (`mesh.quadratic_fit`). Cells much
-narrower than the kernel, whose width is |beta z|^(-1/2), have one point.
+p the quadratic fit to log rho, or its slopes where that is steep (`mesh.quadratic_fit`). With noise
+the centres stand for cells narrower than the kernel, whose width is |beta z|^(-1/2).
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from meanfield_pde.mesh.quadratic_fit import Reconstruction
 
 Width = Callable[[np.ndarray], np.ndarray]
 
-# A cell of this width, in those of the kernel, has one point: the error above is then 1e-3 where
-# |g| is as large as beta |z|.
-_NARROW = 0.03
-# With noise the error of the centres is of the other sign than those of muscl and of the noise, as
-# long as the kernel is resolved. Order parameter of a stationary state on the sphere (beta = 5,
-# sigma = 3.15, exactly 0.91347) with 320 cells: 0.9062 with centres, 0.888 with three points.
-_NARROW_WITH_NOISE = 1.0
+# In kernels. With noise the error of the centres is of the other sign than those of muscl and of
+# the noise, as long as the kernel is resolved. Order parameter of a stationary state on the sphere
+# (beta = 5, sigma = 3.15, exactly 0.91347) with 320 cells: 0.9062 with centres, 0.888 with three
+# points of a density that is constant in each cell.
+_NARROW = 1.0
 _GAUSS = np.polynomial.legendre.leggauss(3)  # as many as on a triangle, where 3 have degree 2
 
 
@@ -101,7 +99,7 @@ class CellSources:
     """Points that stand for all cells, the same on every rank.
 
     Attributes:
-        points: three for each wide cell, and then one for each narrow one.
+        points: three for each cell, and then, with noise, one for each narrow one.
         points_per_cell: for the log.
     """
 
@@ -116,11 +114,10 @@ class CellSources:
             noise: whether there is noise.
         """
         self._cells = cells = reconstructed_cells(volumes)
-        width = np.exp(cells.log_volume / (volumes.dimension - 1))
-        # Where the kernel is as wide as the sphere, width^2 is still what a centre, which lies
-        # farther out than the mean of its cell, changes the mean of all by.
-        length = np.maximum(inverse_width_squared(cells.centre), 1.0)
-        self._wide = width * np.sqrt(length) > (_NARROW_WITH_NOISE if noise else _NARROW)
+        self._wide = np.ones(volumes.global_cells, dtype=bool)
+        if noise:
+            width = np.exp(cells.log_volume / (volumes.dimension - 1))
+            self._wide = width * np.sqrt(inverse_width_squared(cells.centre)) > _NARROW
         self.points_per_cell = " or ".join(
             {False: "1", True: "3"}[w] for w in np.unique(self._wide)
         )

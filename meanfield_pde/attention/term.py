@@ -76,9 +76,8 @@ class VelocityTerm(ABC):
     def inverse_kernel_width_squared(self, x: np.ndarray) -> np.ndarray:
         """1 / l^2 at each row of x, l the width over which sources weigh alike at x.
 
-        It decides where the finite volumes take one point a cell as source and where three, in a
-        term that depends on the density. By default nothing is known, and l = 0: three points in
-        all cells of an adaptive mesh.
+        It decides where, with noise, the finite volumes take one point a cell as source, in a term
+        that depends on the density. By default nothing is known, and l = 0: three points in all.
         """
         return np.full(len(x), np.inf)
 

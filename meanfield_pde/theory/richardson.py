@@ -8,10 +8,10 @@ f_(n-1) - f_(n-2). The observed order is
 and the error of f_n is estimated as in the grid convergence index (Roache 1994; the larger factor
 where the order is off as by Eca and Hoekstra 2014),
 
-    e = max(|d|, |D| / r^3) / (r^min(p, 2) - 1),        interval  f_n ± F e.
+    e = max(|d|, |D| / r^3) / (r^min(p, 3) - 1),        interval  f_n ± F e.
 
-|D| / r^3 is what d would be with order three, that of transport; where d is less, two terms of an
-error have cancelled on one mesh. The order counts as two at most, that of integrals over cells.
+|D| / r^3 is what d would be with order three, that of the method in space and time; where d is
+less, two terms of an error have cancelled on one mesh. The order counts as three at most.
 
 Values do not converge if p is below `LEAST_ORDER`, or if there is none on one of the meshes.
 """
@@ -25,15 +25,14 @@ from typing import Any
 
 from meanfield_pde.errors import InputError
 
-# F where the order is within `_NEAR` of two and where it is not, and F (r^p - 1) where the sign of
-# the differences changes, so that there is no order to go by. The first two are Roache's for three
-# and for two meshes. The rest was tuned on seed 1 of `tests.benchmarks.intervals`, where 99 % hold
-# that converge, and is judged by another seed.
+# F where the order is within `_NEAR` of three and where it is not, and F (r^p - 1) where the sign
+# of the differences changes, so that there is no order to go by. The first two are Roache's for
+# three and for two meshes. The rest was tuned on seed 1 of `tests.benchmarks.intervals`, and is
+# judged by another seed.
 REGULAR, IRREGULAR, ALTERNATING = 1.25, 3.0, 2.0
 _NEAR = 0.3
 # Below it a mesh that is twice as fine takes less than a third off the error.
-LEAST_ORDER, MOST_ORDER = 0.5, 2.0
-_OF_TRANSPORT = 3.0
+LEAST_ORDER, MOST_ORDER = 0.5, 3.0
 FEWEST = 3  # levels: two differences, for an order
 # Differences below it, for numbers of the size of one, are those of sums (1e-10) and rounding.
 _ROUNDING = 1e-10
@@ -95,7 +94,7 @@ def interval(values: Sequence[float | None], ratio: float, spread: float = 0.0) 
     order = math.log(max(abs(before), 1e-300) / max(abs(latest), 1e-300)) / math.log(ratio)
     if not order >= LEAST_ORDER:
         return Interval(last, None, None, order, False, found)
-    change = max(abs(latest), abs(before) / ratio**_OF_TRANSPORT)
+    change = max(abs(latest), abs(before) / ratio**MOST_ORDER)
     if before * latest < 0:
         half = ALTERNATING * change
     else:

@@ -65,12 +65,13 @@ def test_sources_are_those_of_a_head(term: type[SecondHead], patched: bool) -> N
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11 * largest)
 
 
-def test_narrow_cells_have_one_point_where_the_width_is_known() -> None:
-    volumes = FiniteVolumes(circle_mesh(4000))
-    known = PointwiseFlux(WithWidth(), volumes, 1e-12)
-    unknown = PointwiseFlux(SecondHead(), volumes, 1e-12)
-    assert len(known.sources.points) == 4000
-    assert len(unknown.sources.points) == 12_000
+def test_with_noise_narrow_cells_have_one_point_where_the_width_is_known() -> None:
+    volumes = FiniteVolumes(circle_mesh(400))
+    for noise in (False, True):
+        known = PointwiseFlux(WithWidth(), volumes, 1e-12, noise=noise)
+        unknown = PointwiseFlux(SecondHead(), volumes, 1e-12, noise=noise)
+        assert len(known.sources.points) == (400 if noise else 1200)
+        assert len(unknown.sources.points) == 1200
 
 
 def test_points_without_mass_are_no_sources() -> None:
