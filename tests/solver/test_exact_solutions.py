@@ -110,8 +110,8 @@ def test_kuramoto_order_parameter():
         lambda t, r: r * (1 - r**2) / 2, (0, 4), [start], t_eval=solution.times, rtol=1e-11
     ).y[0]
     mean = np.column_stack([solution.history["mean_x"], solution.history["mean_y"]])
-    assert np.abs(mean - exact[:, None] * towards).max() < 1e-4
-    assert np.abs(solution.history["mean_norm"] - exact).max() < 1e-4
+    assert np.abs(mean - exact[:, None] * towards).max() < 1e-5
+    assert np.abs(solution.history["mean_norm"] - exact).max() < 1e-5
     np.testing.assert_array_equal(solution.history["mean_norm"], np.linalg.norm(mean, axis=1))
 
 
