@@ -36,7 +36,11 @@ def draw_history(directory: Path, history: History, form: str = "png") -> Path |
         several = len(columns) > 1
         for i, (column, values) in enumerate(zip(columns, shown, strict=True)):
             style = _STYLES[i % len(_STYLES)]
-            axes.plot(history.times, values, style, lw=1.1, label=column.name)
+            (line,) = axes.plot(history.times, values, style, lw=1.1, label=column.name)
+            if all(bound in history.history for bound in _bounds(column.name)):
+                low, high = (history.history[bound] for bound in _bounds(column.name))
+                below = np.where(low > 0, low, np.nan)
+                axes.fill_between(history.times, below, high, color=line.get_color(), alpha=0.3)
         if any(column.logarithmic for column in columns) or _spans_decades(shown):
             axes.set_yscale("log", nonpositive="mask")
         axes.set_title(heading, fontsize="small")
@@ -50,11 +54,17 @@ def draw_history(directory: Path, history: History, form: str = "png") -> Path |
     return save(figure, directory / FIGURES / f"history.{form}")
 
 
+def _bounds(name: str) -> tuple[str, str]:
+    """The names of the columns between which that of a value lies, drawn as a band about it."""
+    return f"{name}_low", f"{name}_high"
+
+
 def _panels(history: History) -> dict[str, list[Observable]]:
     """The columns of each panel by its title, in the order of the history."""
     panels: dict[str, list[Observable]] = {}
+    bands = {bound for name in history.history for bound in _bounds(name)}
     for name in history.history:
-        if name != "time":
+        if name != "time" and name not in bands:
             one = column_named(name, history.dimension, history.cost)
             panels.setdefault(one.title, []).append(one)
     return panels
