@@ -38,7 +38,7 @@ from tests.benchmarks.moving_arcs import Arcs
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import rotation
 
-SEED = 2  # that was judged; constants of `theory.richardson` were tuned on seed 1
+SEED = 3  # that was judged; constants of `theory.richardson` were tuned on seed 1
 # Nodes of the quadrature, by dimension, at finite beta, where sums are over all pairs, and else.
 _NODES = {(2, True): 600, (2, False): 8000, (3, False): 200}
 _STEPS = 60  # of Runge and Kutta's method per unit of time: the error is 1e-8
