@@ -53,7 +53,10 @@ def run(options: argparse.Namespace) -> None:
             case, comm=comm, overwrite=options.overwrite, allow_long=options.allow_long
         )
         if found is None:
-            _print(f"{case.output.directory}: holds the finished results of this case; they would")
+            _print(
+                f"{case.output.directory}: holds the finished results of this case; they would be "
+                "left as they are, and nothing computed (--overwrite: what a new run takes)"
+            )
         else:
             _print("\n".join(found.lines(case, comm.size)))
         return

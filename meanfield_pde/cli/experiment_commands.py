@@ -141,6 +141,7 @@ def lifetime(options: argparse.Namespace) -> None:
     """Measure the lifetimes of a case."""
     from meanfield_pde.experiments.folder import check_betas, check_counts
     from meanfield_pde.experiments.lifetimes import TABLE, measure_lifetimes
+    from meanfield_pde.theory.richardson import in_words
 
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "lifetime")
@@ -163,6 +164,12 @@ def lifetime(options: argparse.Namespace) -> None:
         found = summary.get(laws, {}).get("slope_over_predicted")
         if found is not None:
             LOG.info("%s: %.3f of the predicted one", name, found)
+    for row in summary["density"]["intervals"]:
+        names = ("lifetime_low", "lifetime_high", "lifetime_converging")
+        low, high, converging = (row[name] for name in names)
+        value = dict(summary["density"]["lifetimes"])[row["beta"]]
+        words = in_words(value, low, high, converging)
+        LOG.info("beta = %g: the lifetime is %s", row["beta"], words)
     law = summary["density"]["law"]
     if law is not None and law["slope_over_predicted"] is not None:
         LOG.info(

@@ -33,6 +33,7 @@ from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.results.writer import ResultWriter, density_store
 from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
+from meanfield_pde.solver.steadiness import Steadiness
 from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.old_names import accept_old_keywords
@@ -169,6 +170,7 @@ def _finished(case: Case, comm: MPI.Comm) -> Solution:
         rejected=summary["rejected_steps"],
         wall_time=summary["wall_time_seconds"],
         tolerance=case.solver.tolerance,
+        steadiness=Steadiness(**known) if (known := summary.get("steadiness")) else None,
         mesh=case_mesh(case.mesh, case.attention, comm),
     )
 

@@ -123,7 +123,7 @@ def test_results_that_are_there_are_named_and_left(
     assert main("run", case, "--until", 1, "--output", out, "--quiet") == (0, "")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     ended = command("run", case, "--until", 1, "--output", out, "--dry-run")
-    assert (ended.returncode, "holds the finished results" in ended.stdout) == (0, True)
+    assert (ended.returncode, "they would be left as they are" in ended.stdout) == (0, True)
     code, err = main("run", case, "--output", out, "--dry-run")
     assert (code, "holds results of another case" in err) == (2, True)
     ended = command("run", case, "--output", out, "--dry-run", "--overwrite")

@@ -45,3 +45,5 @@ def test_the_solution_of_a_run_reads_its_folder(write_case: Write, tmp_path: Pat
     assert (solution.masses == result.masses).all()
     assert (solution.measure().masses == result.store.read(2)).all()
     assert result.case.attention.beta == case.attention.beta
+    assert solution.steadiness is not None
+    assert run_case(case, quiet=True).steadiness == solution.steadiness  # finished, and read
