@@ -21,7 +21,8 @@ from types import FrameType
 COMMAND = "meanfield-pde"
 MODULE = "meanfield_pde.cli.main"  # the same as `python -m`
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-STOPPABLE = ("run", "sweep", "lifetime")  # the commands that finish what they are at, and stop
+# The commands that finish what they are at, and stop.
+STOPPABLE = ("run", "converge", "sweep", "lifetime")
 # Where launchers say which rank a process is, before MPI does: MPICH and Slurm's PMI, PMIx, Slurm.
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
@@ -108,8 +109,8 @@ def let_go() -> None:
     """Once the command is done: Ctrl-C ends what is left of the process without a traceback."""
     if is_command():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        for number in heeded():
-            signal.signal(number, note)  # there is nothing left to stop
+        # There is nothing left to stop, and Python would put their defaults back before it ends.
+        signal.pthread_sigmask(signal.SIG_BLOCK, heeded())
 
 
 def hold_signals() -> None:

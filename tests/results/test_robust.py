@@ -388,6 +388,29 @@ def test_a_signal_while_a_command_starts_that_cannot_go_on(
     assert ended.stdout == ""
 
 
+LATE = """
+import os, signal, sys
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.SIGTERM):
+        kill(process, number)
+sys.late = Late()  # deleted when Python has put the defaults of signals back
+sys.argv = ["meanfield-pde", "demo", "circle"]
+from meanfield_pde.cli.main import main
+main()
+"""
+
+
+def test_a_signal_while_python_ends_changes_nothing(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LATE],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (0, 1), ended.stderr
+
+
 ENDING = """
 import os, signal, sys
 sys.argv = ["meanfield-pde", *sys.argv[1:]]
