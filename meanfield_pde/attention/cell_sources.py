@@ -130,6 +130,8 @@ class CellSources:
 
     def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
         """Those of the points, for those of all cells. Collective."""
+        if not self._wide.any():
+            return log_masses
         shares = self._cells.shares_for(log_masses)
         wide = (log_masses[:, None] + np.log(shares))[self._wide]
         return np.concatenate([wide.ravel(), log_masses[~self._wide]])

@@ -41,6 +41,7 @@ from meanfield_pde.experiments.cost import check_steps
 from meanfield_pde.initial.given import InitialLike, as_initial
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.results.moments import WITHIN
 from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.settings import SolverCase
@@ -58,9 +59,6 @@ from meanfield_pde.tokens.code import simulate_tokens
 # Moments are taken this often in a time 1/c', in which the tail falls by 1/e: two that are
 # neighbours differ by a tenth of it.
 PER_DECAY = 10
-# Those of a density are interpolated between steps, more often at no cost: a crossing, linear
-# between them, is then off by 1/64 of what it would be, 1e-5 for 1e-3 at beta = 20.
-_WITHIN = 8
 # The progress at which the axis counts as being at F: a definition; a cluster of finite width is
 # never quite there.
 NEAR = 0.95
@@ -146,7 +144,7 @@ def density_lifetime(
     path = _Path(evolution)
     with closing(evolution):
         check_steps([evolution], until, "until", allow_long=allow_long)
-        found = _followed(path.moments, progress, until, mesh.comm, _WITHIN * PER_DECAY)
+        found = _followed(path.moments, progress, until, mesh.comm, WITHIN * PER_DECAY)
     return Lifetime(
         "density",
         attention.beta,

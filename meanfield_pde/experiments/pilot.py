@@ -31,6 +31,7 @@ from meanfield_pde.support.signals import noted
 # as theirs still make steps short when they move.
 CELLS = {2: 200, 3: 1280}
 # States that are kept, from this to twice as many: those in between are interpolated.
+# 64 of 1,280 cells are 0.7 MB (chosen, not tuned).
 _KEPT = 32
 
 

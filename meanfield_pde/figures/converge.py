@@ -16,7 +16,7 @@ from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.names import FIGURES
 
 COLOUR = "#0072B2"
-_COLUMNS = 4
+_COLUMNS = 4  # panels side by side (chosen, not tuned)
 # Size of a panel in inches.
 _WIDTH, _HEIGHT = 2.9, 2.1
 

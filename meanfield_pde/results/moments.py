@@ -34,14 +34,14 @@ _APART = 0.01
 MOMENTS_CHECKSUM = "moments_sha256"  # the key of summary.json with that of moments.csv
 # Times between two rows at which crossings are looked for, linear between these: the error is 1/64
 # of what it would be with the rows alone.
-_WITHIN = 8
+WITHIN = 8
 
 
 def between(times: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Times and moments with interpolated ones between them."""
     if len(times) < 2:
         return times, moments
-    parts = np.arange(_WITHIN) / _WITHIN
+    parts = np.arange(WITHIN) / WITHIN
     fine = np.append((times[:-1, None] + np.diff(times)[:, None] * parts).ravel(), times[-1])
     return fine, np.asarray(PchipInterpolator(times, moments)(fine))
 

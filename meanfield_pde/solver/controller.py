@@ -51,7 +51,7 @@ _AIM, _LONGER, _SHORTER = 0.7, 2.0, 0.2
 _SHORTEST = 1e-3
 # Velocities that change by less than this many tolerances of the sums stand still: what ranks round
 # differently, about 1e-12 of velocities, is not seen in the rates of others.
-_STILL = 1e4
+STILL = 1e4
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,7 +374,7 @@ class Controller:
         k3 = self._velocity_of(*two_thirds, self.time + 2 * dt / 3)
         last = self._combined(k1, -1 / 8, k3, 9 / 8)
         masses, patches, smallest = self._flow(*third, last, 2 * dt / 3)
-        still = _STILL * self.equation.settings.tolerance
+        still = STILL * self.equation.settings.tolerance
         given = self.rhs, masses.doubles, patches, (k1, k2, k3), dt, still
         return _Step(masses, patches, smallest, last, estimate(*given))
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from meanfield_pde.attention.heads import kernel_width
 from meanfield_pde.attention.layers import acting
-from meanfield_pde.solver.controller import Controller
+from meanfield_pde.solver.controller import STILL, Controller
 from meanfield_pde.solver.state import Clocks
 from meanfield_pde.support.ranks import total
 from meanfield_pde.theory.progress import Progress
@@ -43,8 +43,6 @@ TOLERANCE = 1e-8
 # Velocities that follow from what tails will be are held against this many tolerances: where a tail
 # takes over they are of the size of 1, where none does they are as they were.
 _NOTICEABLE = 100.0
-# That many tolerances of the sums are seen in no velocity (as in `controller`).
-_SUMS = 1e4
 # What tails will do is asked when a state becomes nearly constant, and then at the powers of this,
 # so that a run that is resumed asks at the same steps: it takes a third of a step.
 _AGAIN = 1.05
@@ -172,7 +170,7 @@ class SteadyWatch:
         if math.isnan(shift):
             return "what its tails do is not known: the mesh has just changed"
         tolerance = evolution.equation.settings.tolerance
-        if shift <= max(_NOTICEABLE * self._tolerance, _SUMS * tolerance * evolution.rhs.speed):
+        if shift <= max(_NOTICEABLE * self._tolerance, STILL * tolerance * evolution.rhs.speed):
             return ""
         return "a tail of it still grows or decays, until its clusters leave"
 

@@ -229,6 +229,6 @@ def test_points_and_times_that_are_refused(points: object, index: int, says: str
     solution = solve(Attention(*[np.eye(2)] * 3, 1.0), circle_mesh(20), until=0.1)
     for of in (solution.at, solution.log_at, solution.velocity_at):
         with pytest.raises(InputError, match=says):
-            of(points, index)  # type: ignore[arg-type]
+            of(points, index)  # type: ignore[arg-type]  # what is refused
     with pytest.raises(InputError, match="no density at zero temperature"):
-        solution.at([[1.0, 0.0]], zero_temperature=True)  # type: ignore[arg-type]
+        solution.at([[1.0, 0.0]], zero_temperature=True)  # type: ignore[arg-type]  # a list

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,10 +29,11 @@ from tests.problems import CIRCLE, MESHES, on_sphere
 SHORT = CIRCLE.replace("cells = 200", "cells = 40").replace("until = 5.0", "until = 1.0")
 
 
-def solved(d: int, **options: object) -> Solution:
+def solved(d: int, **options: Any) -> Solution:
     value = np.diag([1.0, 0.5, 0.3][:d])
     attention = Attention(np.eye(d), np.eye(d), value, 5.0)
-    return solve(attention, MESHES[d]({2: 60, 3: 320}[d]), "1 + 0.5*x*y", until=1.0, **options)  # type: ignore[arg-type]
+    mesh = MESHES[d]({2: 60, 3: 320}[d])
+    return solve(attention, mesh, "1 + 0.5*x*y", until=1.0, **options)
 
 
 @pytest.mark.parametrize(("d", "shape"), [(2, (36,)), (3, (18, 36))])

@@ -12,11 +12,11 @@ from meanfield_pde import Attention, InputError, Layers, SolverError, circle_mes
 
 EYE = np.eye(2)
 # Without noise, clusters gather on the first axis.
-GATHERING = Attention(EYE, EYE, np.diag([1.0, 0.3]), 4.0)
+CONCENTRATING = Attention(EYE, EYE, np.diag([1.0, 0.3]), 4.0)
 
 
 def test_without_noise_clusters():
-    found = stationary(GATHERING, circle_mesh(100), "1 + 0.1*x + 0.1*y")
+    found = stationary(CONCENTRATING, circle_mesh(100), "1 + 0.1*x + 0.1*y")
     assert found.change < 1e-8
     assert found.growth is None
     assert found.stable
@@ -52,8 +52,8 @@ def test_the_uniform_density_is_stable_above_half(sigma, stable):
 
 def test_what_comes_to_none_is_an_error():
     with pytest.raises(SolverError, match="no stationary density by until = 2: the last state is"):
-        stationary(GATHERING, circle_mesh(100), "1 + 0.1*x", until=2.0)
+        stationary(CONCENTRATING, circle_mesh(100), "1 + 0.1*x", until=2.0)
     with pytest.raises(InputError, match="an attention that does not change, got 2 layers"):
-        stationary(Layers([GATHERING, GATHERING], 1.0), circle_mesh(100))
+        stationary(Layers([CONCENTRATING, CONCENTRATING], 1.0), circle_mesh(100))
     with pytest.raises(InputError, match="Newton's method needs a mesh that stays"):
-        stationary(GATHERING, circle_mesh(100), noise=0.1, adapt=1e-2)
+        stationary(CONCENTRATING, circle_mesh(100), noise=0.1, adapt=1e-2)
