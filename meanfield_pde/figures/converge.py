@@ -14,6 +14,7 @@ from meanfield_pde.figures.bars import draw_bars
 from meanfield_pde.figures.density import save
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.names import FIGURES
+from meanfield_pde.theory.richardson import LARGE
 
 COLOUR = "#0072B2"
 _COLUMNS = 4  # panels side by side (chosen, not tuned)
@@ -65,5 +66,7 @@ def _draw(axes: Axes, name: str, one: Mapping[str, Any], levels: Sequence[str]) 
     axes.set_xticks(place, levels, fontsize="x-small")
     axes.set_xlim(-0.4, len(values) - 0.6)
     axes.tick_params(axis="y", labelsize="x-small")
-    axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+    large = bool(np.nanmax(np.abs(values), initial=0.0) >= LARGE)
+    axes.ticklabel_format(axis="y", useOffset=False, style="sci" if large else "plain")
+    axes.yaxis.get_offset_text().set_fontsize("x-small")
     axes.margins(y=0.15)

@@ -36,6 +36,7 @@ LEAST_ORDER, MOST_ORDER = 0.5, 3.0
 FEWEST = 3  # levels: two differences, for an order
 # Differences below it, for numbers of the size of one, are those of sums (1e-10) and rounding.
 _ROUNDING = 1e-10
+LARGE = 1e6  # numbers from here on, such as energies, are written with a power of ten
 
 
 @dataclass(frozen=True)
@@ -113,4 +114,8 @@ def in_words(
     if not converging or low is None or high is None:
         return f"{value:.6g}, not converging"
     half = (high - low) / 2
-    return f"{value:.{min(max(0, 1 - math.floor(math.log10(half))), 12)}f} ± {half:.2g}"
+    last = math.floor(math.log10(half)) - 1  # the decimal place of the last digit
+    if abs(value) >= LARGE:
+        digits = min(max(1, math.floor(math.log10(abs(value))) - last + 1), 12)
+        return f"{value:.{digits}g} ± {half:.2g}"
+    return f"{value:.{min(max(0, -last), 12)}f} ± {half:.2g}"

@@ -82,4 +82,6 @@ def test_only_the_three_finest_count() -> None:
 def test_words_have_the_digits_that_are_known() -> None:
     found = interval([1 + 0.01 * 8.0**-k for k in range(3)], 2.0)
     assert in_words(**found.describe()) == "1.00016 ± 0.0002"
+    large = interval([1e30 * (1 + 0.01 * 8.0**-k) for k in range(3)], 2.0)
+    assert in_words(**large.describe()) == "1.00016e+30 ± 2e+26"
     assert np.isfinite(found.describe()["order"])
