@@ -131,6 +131,7 @@ def compute(short: bool) -> tuple[list[Row], np.ndarray]:
     times = np.geomspace(0.01, 400, 200)
     cloud = simulate_tokens(START, identity(BETA), times[-1], save_at=times[:-1])
     turned = np.array([np.unwrap(angles(one)) for one in np.swapaxes(cloud.tokens, 0, 1)])
+    turned += 2 * np.pi * (turned[:, :1] < 0)
     return rows, np.vstack([cloud.times, turned])
 
 

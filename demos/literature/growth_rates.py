@@ -66,7 +66,7 @@ def compute(short: bool) -> tuple[list[Row], list[tuple[float, Solution]]]:
         name = f"rate of mode {mode} without denominator, β = {beta:g}"
         chosen = "density of mass one; gamma_k of their code is this over π"
         rows.append(Row(name, "2410.23228", published, **found, independent=bessel, chosen=chosen))
-        # 4.5 e-foldings take the perturbation from 0.01 to 0.9 of the mean.
+        # 4.6 e-foldings take 0.01 to the mean; after 6 there are clusters that do not merge yet.
         solution = solve(attention, circle_mesh(120 if short else 400), noisy, until=6 / bessel)
         number = float(clusters(solution))
         name = f"clusters, β = {beta:g}"

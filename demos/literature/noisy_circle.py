@@ -105,9 +105,7 @@ def compute(short: bool) -> tuple[list[Row], list[tuple[float, np.ndarray]]]:
     exact = float(brentq(lambda b: iv(2, b) / iv(1, b) - 0.5, 1, 4))
     name = "β* from which on the transition jumps"
     rows.append(
-        Row(
-            name, "2604.16288", "2.446918", **found, independent=exact, chosen="orders 0.1 to 0.3"
-        )
+        Row(name, "2604.16288", "2.446918", **found, independent=exact, chosen="orders 0.1 to 0.3")
     )
     (found,) = refined(lambda fine: [crossing(base * fine // 2)])
     name = "strength at which free energies cross, β = 5"

@@ -24,6 +24,8 @@ from gallery import Row, identity, refined, run
 
 from meanfield_pde import Tokens, simulate_tokens, solve, sphere_mesh
 
+TIMES = np.linspace(0, 10, 21)  # of the figure
+
 
 # %%
 def cosine(beta: float, times: np.ndarray) -> np.ndarray:
@@ -58,7 +60,7 @@ def by_density(beta: float, fine: int, until: float) -> float:
 
 
 # %%
-def compute(short: bool) -> tuple[list[Row], None]:
+def compute(short: bool) -> tuple[list[Row], dict[float, np.ndarray]]:
     rows = []
     for beta, until in ((1.0, 0.25),) if short else ((1.0, 1.0), (4.0, 10.0)):
         (found,) = refined(lambda fine, b=beta, t=until: [by_density(b, fine, t)])
@@ -66,17 +68,19 @@ def compute(short: bool) -> tuple[list[Row], None]:
         name = f"cosine of three orthogonal tokens, β = {beta:g}, t = {until:g}"
         text = f"{exact:.4f}"
         rows.append(Row(name, "2312.10794", text, **found, independent=exact, chosen="n = d = 3"))
-    return rows, None
-
-
-def draw(figure: Figure, _: None) -> None:
-    axes = figure.subplots()
-    times = np.linspace(0.01, 20, 200)
+    tokens = {}
     for beta in (0.0, 1.0, 2.0, 4.0):
-        cloud = simulate_tokens(np.eye(3), identity(beta, 3), 20.0, save_at=times[:-1:10])
-        found = of_mean(np.linalg.norm(cloud.tokens.mean(axis=1), axis=1))
-        (line,) = axes.plot(times, cosine(beta, times), label=f"β = {beta:g}")
-        axes.plot(cloud.times, found, "o", ms=3, color=line.get_color())
+        cloud = simulate_tokens(np.eye(3), identity(beta, 3), 10.0, save_at=TIMES[1:-1])
+        tokens[beta] = of_mean(np.linalg.norm(cloud.tokens.mean(axis=1), axis=1))
+    return rows, tokens
+
+
+def draw(figure: Figure, tokens: dict[float, np.ndarray]) -> None:
+    axes = figure.subplots()
+    line = np.linspace(0, TIMES[-1], 200)
+    for beta, found in tokens.items():
+        (drawn,) = axes.plot(line, cosine(beta, line), label=f"β = {beta:g}")
+        axes.plot(TIMES, found, "o", ms=3, color=drawn.get_color())
     axes.set_xlabel("time t; lines: published equation, points: tokens")
     axes.set_ylabel("cosine of the angle between tokens")
     axes.legend()
