@@ -45,7 +45,7 @@ def vector(text: str) -> list[float]:
 def variation(text: str) -> tuple[str, list[Any]]:
     """KEY=VALUES: a key of a case file and values, listed with commas, or evenly spaced.
 
-    Values are those of TOML, and words need no quotes: 1,2,4 or uniform,von-mises or [1,0],[0,1].
+    Values are those of TOML, and words need no quotes: 1,2,4 or muscl,upwind or [1,0],[0,1].
     START:STOP:COUNT has both ends, START:STOP:COUNT:log equal ratios; ends that are whole numbers
     give whole numbers, where these are.
     """
