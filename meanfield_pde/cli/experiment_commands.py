@@ -147,6 +147,7 @@ def transition(options: argparse.Namespace) -> None:
     """Follow the stationary states of a case through strengths of noise."""
     from meanfield_pde.experiments.folder import check_betas
     from meanfield_pde.experiments.transition import run_transition
+    from meanfield_pde.theory.richardson import in_words
 
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "transition")
@@ -167,6 +168,14 @@ def transition(options: argparse.Namespace) -> None:
         LOG.info("the transition %s", how)
     if summary["ordered_up_to"] is not None:
         LOG.info("ordered states exist up to %.6g", summary["ordered_up_to"])
+    if summary["crossing"] is not None:
+        LOG.info(
+            "free energies cross at %.7g: below it the ordered state, of order %.4f, has the lower",
+            summary["crossing"],
+            summary["order_at_crossing"],
+        )
+    for name, one in summary.get("numbers", {}).items():
+        LOG.info("%s: %s", name, in_words(**one))
     for name, reason in summary["reasons"].items():
         LOG.info("%s: %s", name, reason)
     if not summary["states"]:
