@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary, proxy
 
 import numpy as np
 
+from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 Width = Callable[[np.ndarray], np.ndarray]
@@ -46,7 +47,7 @@ class ReconstructedCells:
         own = slice(0, volumes.owned)
         self.centre = volumes.gather(volumes.centre[own])
         self.log_volume = np.log(volumes.gather(volumes.volume[own]))
-        fits = volumes.cell_fits
+        fits = cell_fits(volumes)
         self.points, self.shares = fits.points, fits.shares
         self._volumes = proxy(volumes)  # which keeps these cells
         self._reconstruction = fits.at_points()

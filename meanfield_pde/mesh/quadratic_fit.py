@@ -26,18 +26,12 @@ and its mean over the cell rho_c, to the same order. Where p is steep, the slope
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.gradients import STEEPEST, gradient_weights
 from meanfield_pde.mesh.reconstruction import exponentials, facet_numbers, limited_slopes
 from meanfield_pde.support.kernels import kernel, part
-
-if TYPE_CHECKING:
-    from meanfield_pde.mesh.finite_volume import FiniteVolumes
-    from meanfield_pde.mesh.halo import Halo
 
 # What `fits` returns.
 Matrices = tuple[np.ndarray, ...]
@@ -53,47 +47,6 @@ _STEEP_SHARES = 0.7, 1.4
 # Of a diagonal entry of the normal matrix, what is left of it: cells that lie on a conic section,
 # or too few of them. Far above the rounding of its sums, 1e-15 (chosen, not tuned).
 _DEPENDENT = 1e-6
-
-
-class CellFits:
-    """The fits of this rank's own cells, for the points of their facets and three within each.
-
-    Attributes:
-        points: the three of all cells (`geometry.three_points`), cells x 3 x d.
-        shares: of the mass of a cell that belong to them where the density in it is constant.
-    """
-
-    def __init__(self, volumes: FiniteVolumes) -> None:
-        """Collective."""
-        d, own = volumes.dimension, slice(0, volumes.owned)
-        self._corners = volumes.gather(volumes.cell_points[own])
-        self._neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
-        self._rows = volumes.input_cells[own]
-        self.points, self.shares = geometry.three_points(self._corners)
-        facets = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
-        facets = facets.reshape(volumes.owned, d * (d - 1), d)
-        self._within = d * (d - 1)  # the first of the three
-        wanted = np.concatenate([facets, self.points[self._rows]], axis=1)
-        self._fits = fits(self._neighbours, self._corners, self._rows, wanted)
-
-    def at_points(self) -> Reconstruction:
-        """Densities at the three points of own cells."""
-        stencil, fit, bend, points = self._fits
-        mine = stencil, fit, bend, np.ascontiguousarray(points[:, self._within :])
-        points = self.points[self._rows]
-        return Reconstruction(self._neighbours, self._corners, self._rows, points, mine)
-
-    def at_facets(self, halo: Halo) -> Matrices:
-        """What `quadratic_factors` takes for the facets of the inner cells of a halo. Collective.
-
-        Args:
-            halo: three rings about own cells, in whose numbers these are.
-        """
-        _, fit, bend, points = self._fits
-        points = np.delete(points, np.s_[self._within : -2], axis=1)
-        matrices = fit, bend, points
-        inner = [np.ascontiguousarray(halo.extended(one)[: halo.inner]) for one in matrices]
-        return _stencils(halo.neighbours, np.arange(halo.inner)), *inner
 
 
 class Reconstruction:
@@ -150,7 +103,7 @@ def fits(
         where there is no fit.
     """
     d = corners.shape[1]
-    stencil = _stencils(neighbours, rows)
+    stencil = stencils(neighbours, rows)
     ways = corners - corners.mean(axis=1, keepdims=True)
     moments = np.einsum("cki,ckj->cij", ways, ways) / (d * (d + 1))  # of flat cells: to h^4
     centre = geometry.normalised(geometry.cell_mean(corners))
@@ -158,8 +111,8 @@ def fits(
     return stencil, *_fits(rows, stencil, centre, moments, width, points)
 
 
-def _stencils(neighbours: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The neighbours of some cells, and theirs but for the cell itself: rows x d^2."""
+def stencils(neighbours: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the neighbours of some cells, and theirs but for the cell itself: rows x d^2."""
     near, d = neighbours[rows], neighbours.shape[1]
     others = neighbours[near].reshape(len(rows), d * d)
     beyond = others[others != rows[:, None]].reshape(len(rows), d * (d - 1))

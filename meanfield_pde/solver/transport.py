@@ -23,6 +23,7 @@ import math
 import numpy as np
 
 from meanfield_pde.amr.remap import ZERO_EXPONENT
+from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.halo import Halo
 from meanfield_pde.mesh.quadratic_fit import STEEP_FLUXES, quadratic_factors
@@ -59,7 +60,7 @@ class Transport:
         fit: tuple[np.ndarray, ...] = tuple(np.empty((0,) * axes) for axes in (3, 3, 3))
         fit = np.empty((0, 0), dtype=np.int64), *fit
         if scheme.quadratic:
-            fit = volumes.cell_fits.at_facets(halo)
+            fit = cell_fits(volumes).at_facets(halo)
         self.arrays = (
             halo.ghosts,
             halo.extended(volumes.volume[: volumes.owned]),

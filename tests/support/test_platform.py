@@ -156,7 +156,7 @@ def test_log_and_checkpoints_by_the_clock(main: Main, write_case: Write, tmp_pat
         " INFO the density on the circle to t = 0.5, on 200 cells, by 1 rank x 1 thread"
         in "\n".join(lines)
     )
-    assert " steps; memory of a rank " in "\n".join(lines)
+    assert " of them to the end; memory of a rank " in "\n".join(lines)
     assert " INFO done: t = 0.5 after " in lines[-1]
 
 
