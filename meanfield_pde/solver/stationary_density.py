@@ -59,9 +59,13 @@ class StationaryDensity:
         return np.asarray(self.masses / self.solution.cells_at(-1).volumes)
 
     @property
-    def stable(self) -> bool:
-        """Whether no perturbation grows; without noise, whether no tail is seen to take over."""
-        return self.growth is None or is_stable(self.growth.rate, self.solution.noise)
+    def stable(self) -> bool | None:
+        """Whether no perturbation grows; None without noise, where it is not known.
+
+        Clusters of several places may stand for as long as anyone waits and merge all the same, and
+        such as are narrower than cells that stay are held by these.
+        """
+        return None if self.growth is None else is_stable(self.growth.rate, self.solution.noise)
 
 
 @typed
@@ -115,7 +119,10 @@ def stationary(
     )
     found = solution.steadiness
     if found is None or not found.stopped:
-        raise SolverError(f"no stationary density by until = {until:g}: {found}")
+        raise SolverError(
+            f"no stationary density by until = {until:g}: {found}; give a later until, or an "
+            "initial density that is nearer to one"
+        )
     if not noise:
         masses, change = solution.masses[-1], found.change
         return StationaryDensity(masses, solution.measure(-1), change, None, solution)
