@@ -1,4 +1,4 @@
-"""The recipes of demos/architecture.md, done as they stand there, one for each door.
+"""The recipes of demos/explanation/architecture.md, done as they stand there, one for each door.
 
 Each is registered where the page says, and then used.
 """
@@ -56,7 +56,7 @@ from meanfield_pde.wasserstein.measure import Measure
 from tests.conftest import Main, Write
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "demos" / "architecture.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "demos" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 CASE = """
 [attention]

@@ -1,6 +1,6 @@
-"""Check the reference of the Python interface: its links, and that nothing public is missing.
+"""Check the site of the documentation: its links and anchors, its search, and what it must hold.
 
-    python -m tests.reference_links FOLDER        (that of `pdoc --output-directory FOLDER`)
+    python -m tests.site_links FOLDER        (that of `sphinx-build -c demos/site demos FOLDER`)
 
 Prints a line for each fault, and exits with 1 if there is one.
 """
@@ -8,6 +8,7 @@ Prints a line for each fault, and exits with 1 if there is one.
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,16 +16,19 @@ from urllib.parse import unquote, urldefrag
 
 import meanfield_pde
 
-FRONT = "meanfield_pde.html"
+PYTHON = "reference/python.html"
+# Titles that the search has to know.
+TITLES = {"Architecture", "Glossary"}
 
 
 class _Page(HTMLParser):
-    """The anchors of a page, and where its links lead; what scripts hold is no link."""
+    """The anchors of a page, where its links lead, and what it loads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.anchors: set[str] = set()
         self.links: set[str] = set()
+        self.loaded: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -32,12 +36,14 @@ class _Page(HTMLParser):
         for name, value in attrs:
             if name == "id" and value:
                 self.anchors.add(value)
-            elif value and (name, tag) in (("href", "a"), ("href", "link"), ("src", "script")):
+            elif value and (name, tag) == ("href", "a"):
                 self.links.add(value)
+            elif value and (name, tag) in (("href", "link"), ("src", "script"), ("src", "img")):
+                self.loaded.add(value.partition("?")[0])
 
 
 def public_names() -> set[str]:
-    """Anchors that the page of the package has to have: exports, and members of classes."""
+    """Anchors that the page on Python has to have: exports, and members of classes."""
     found = set()
     for name in meanfield_pde.__all__:
         one = getattr(meanfield_pde, name)
@@ -57,24 +63,33 @@ def public_names() -> set[str]:
 
 
 def faults(folder: Path, wanted: set[str]) -> list[str]:
-    """What is wrong with the pages in a folder: links that lead nowhere, and names not there."""
+    """What is wrong with a site: links that lead nowhere, and what is not there or not found."""
     pages = {
         path.resolve(): _Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")
     }
-    front = pages.get((folder / FRONT).resolve())
-    if front is None:
-        return [f"{folder}: there is no {FRONT}"]
-    found = [f"{FRONT}: has no entry {name}" for name in sorted(wanted - front.anchors)]
+    python = pages.get((folder / PYTHON).resolve())
+    if python is None:
+        return [f"{folder}: there is no {PYTHON}"]
+    entries = {f"meanfield_pde.{name}" for name in wanted}
+    found = [f"{PYTHON}: has no entry {name}" for name in sorted(entries - python.anchors)]
     for path, page in pages.items():
-        for link in sorted(page.links):
-            if link.startswith(("https://", "data:")):
+        where = path.relative_to(folder.resolve())
+        for link in sorted(page.links | page.loaded):
+            if link.startswith("data:"):
+                continue
+            if link.startswith("https://"):
+                if link in page.loaded:
+                    found.append(f"{where}: loads {link} from the network")
                 continue
             place, anchor = urldefrag(unquote(link))
             target = (path.parent / place).resolve() if place else path
             there = target in pages and (not anchor or anchor in pages[target].anchors)
             if not there and not (target.is_file() and not anchor):
-                found.append(f"{path.name}: the link {link} leads nowhere")
-    return found
+                found.append(f"{where}: the link {link} leads nowhere")
+    index = (folder / "searchindex.js").read_text(encoding="utf-8")
+    titles = json.loads(index.removeprefix("Search.setIndex(").rstrip(")\n"))["alltitles"]
+    return found + [f"search: knows no title {one}" for one in sorted(TITLES - set(titles))]
+
 
 
 if __name__ == "__main__":
