@@ -91,7 +91,6 @@ def faults(folder: Path, wanted: set[str]) -> list[str]:
     return found + [f"search: knows no title {one}" for one in sorted(TITLES - set(titles))]
 
 
-
 if __name__ == "__main__":
     wrong = faults(Path(sys.argv[1]), public_names())
     print("\n".join(wrong) or "no fault")
