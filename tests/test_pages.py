@@ -24,7 +24,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted(DEMOS.rglob("*.md")))
     if "results" not in path.relative_to(ROOT).parts
 }
-COMMANDS, CASE = "reference/commands.md", "reference/commands.md"
+COMMANDS, CASE = "reference/commands.md", "reference/case.md"
 LONGEST_README = 170
 
 
@@ -166,13 +166,13 @@ def test_the_cases_of_the_pages_are_read(tmp_path: Path) -> None:
     assert isinstance(read_case(path).attention, Layers)
 
 
-def test_shell_blocks_are_commands_for_set_up_and_for_clusters() -> None:
+def test_shell_blocks_are_commands_for_set_up_and_for_ranks() -> None:
     run, test = blocks("README.md", "sh")
     assert run.rstrip().endswith("&& .venv/bin/meanfield-pde run demos/circle.toml")
     # What CI runs, word for word.
     assert test.rstrip().endswith("&& .venv/bin/python -m pytest -n 2")
-    (slurm,) = blocks("howto/install.md", "sh")
-    assert slurm.startswith("#!/bin/bash\n#SBATCH")
+    (ranks,) = blocks("howto/install.md", "sh")
+    assert ranks == ".venv/bin/mpiexec -n 4 .venv/bin/meanfield-pde run demos/circle.toml\n"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -180,7 +180,7 @@ def test_every_block_is_of_a_kind_that_is_tested_here(page: str) -> None:
     tested = {
         "README.md": {"sh", "toml", "python"},
         "explanation/architecture.md": {"python"},  # by test_doors
-        "reference/commands.md": {"toml"},
+        "reference/case.md": {"toml"},
         "howto/install.md": {"sh"},
         "explanation/verification.md": {"python"},
         "reference/files.md": {"python"},
