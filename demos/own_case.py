@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Your own case, step by step
 #
-# A case file holds everything that a run needs. This page writes one for matrices of its own on
+# For whoever has matrices of their own. A case file holds everything that a run needs. This page writes one for matrices of its own on
 # the sphere, looks at what is predicted for it, runs it, and reads the folder that it leaves. The
 # same with commands:
 #
