@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A particle code of your own, verified
 #
-# For whoever has a particle code. The loop below is what a transformer does with its layer-normalised tokens, written as one would
-# with torch: scores, softmax, values, a residual step, normalisation. Is it right? The density is
-# the limit of many tokens, so its tokens have to be a sample of the density at every time.
+# For whoever has a particle code. The loop below is what a transformer does with its
+# layer-normalised tokens, written as one would with torch: scores, softmax, values, a residual
+# step, normalisation. Is it right? The density is the limit of many tokens, so its tokens have to
+# be a sample of the density at every time.
 #
 # With torch, `x.detach().cpu().double().numpy()` gives the positions to save; with JAX,
 # `np.asarray(x, dtype=float)`.
