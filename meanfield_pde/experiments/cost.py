@@ -72,7 +72,8 @@ def check_steps(
     peak = comm.allreduce(peak_memory(), MPI.MAX)
     if steps > 0:
         LOG.info(
-            "transport begins with %.2e, at this pace %.4g steps; memory of a rank %.0f MB so far",
+            "transport alone begins with steps of %.2e, %.4g of them to the end; "
+            "memory of a rank %.0f MB so far",
             first,
             max(1.0, steps),
             peak / 1e6,

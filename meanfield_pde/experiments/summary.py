@@ -121,8 +121,11 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
     predicted = summary["limit"].get("lifetime")
     lived = phases.lifetime
     if lived is not None and isinstance(predicted, float):
+        of = "the metastable state"
+        if not phases.metastable.reached:
+            of = "the direction E, about which no metastable phase was seen"
         lines.append(
-            f"lifetime of the metastable state: {lived:.4g} (the axis leaves), "
+            f"lifetime of {of}: {lived:.4g} (the axis leaves), "
             f"predicted in the limit of large beta: {predicted:.4g}"
         )
     if (steadiness := summary.get("steadiness")) is not None:

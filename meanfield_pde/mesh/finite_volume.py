@@ -18,6 +18,7 @@ from dolfinx import mesh as dolfinx_mesh
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.facet_means import Stencils, facet_mean_operator
+from meanfield_pde.mesh.quadratic_fit import CellFits
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.support.timings import timed
 
@@ -169,6 +170,11 @@ class FiniteVolumes:
         """The vertices next to the facets of a sphere, and their weights."""
         before, self._stencils_before = self._stencils_before, None
         return Stencils.of(self, before)
+
+    @cached_property
+    def cell_fits(self) -> CellFits:
+        """Quadratic fits to log rho about own cells. Collective when first asked for."""
+        return CellFits(self)
 
     @cached_property
     def facet_means(self) -> scipy.sparse.csr_array:

@@ -26,14 +26,18 @@ and its mean over the cell rho_c, to the same order. Where p is steep, the slope
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from meanfield_pde.mesh import geometry
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import STEEPEST, gradient_weights
-from meanfield_pde.mesh.halo import Halo
 from meanfield_pde.mesh.reconstruction import exponentials, facet_numbers, limited_slopes
 from meanfield_pde.support.kernels import kernel, part
+
+if TYPE_CHECKING:
+    from meanfield_pde.mesh.finite_volume import FiniteVolumes
+    from meanfield_pde.mesh.halo import Halo
 
 # What `fits` returns.
 Matrices = tuple[np.ndarray, ...]
@@ -51,40 +55,67 @@ _STEEP_SHARES = 0.7, 1.4
 _DEPENDENT = 1e-6
 
 
-def quadratic_fit(volumes: FiniteVolumes, halo: Halo) -> Matrices:
-    """Return `fits` for the points of the facets of the inner cells of a halo. Collective.
+class CellFits:
+    """The fits of this rank's own cells, for the points of their facets and three within each.
 
-    Args:
-        volumes: the cells.
-        halo: three rings about them.
+    Attributes:
+        points: the three of all cells (`geometry.three_points`), cells x 3 x d.
+        shares: of the mass of a cell that belong to them where the density in it is constant.
     """
-    d, own = volumes.dimension, slice(0, volumes.owned)
-    facets = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
-    _, *matrices = fits(
-        halo.neighbours,
-        halo.extended(volumes.cell_points[own]),
-        np.arange(volumes.owned),
-        facets.reshape(volumes.owned, d * (d - 1), d),
-    )
-    inner = [np.ascontiguousarray(halo.extended(one)[: halo.inner]) for one in matrices]
-    return _stencils(halo.neighbours, np.arange(halo.inner)), *inner
+
+    def __init__(self, volumes: FiniteVolumes) -> None:
+        """Collective."""
+        d, own = volumes.dimension, slice(0, volumes.owned)
+        self._corners = volumes.gather(volumes.cell_points[own])
+        self._neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
+        self._rows = volumes.input_cells[own]
+        self.points, self.shares = geometry.three_points(self._corners)
+        facets = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
+        facets = facets.reshape(volumes.owned, d * (d - 1), d)
+        self._within = d * (d - 1)  # the first of the three
+        wanted = np.concatenate([facets, self.points[self._rows]], axis=1)
+        self._fits = fits(self._neighbours, self._corners, self._rows, wanted)
+
+    def at_points(self) -> Reconstruction:
+        """Densities at the three points of own cells."""
+        stencil, fit, bend, points = self._fits
+        mine = stencil, fit, bend, np.ascontiguousarray(points[:, self._within :])
+        points = self.points[self._rows]
+        return Reconstruction(self._neighbours, self._corners, self._rows, points, mine)
+
+    def at_facets(self, halo: Halo) -> Matrices:
+        """What `quadratic_factors` takes for the facets of the inner cells of a halo. Collective.
+
+        Args:
+            halo: three rings about own cells, in whose numbers these are.
+        """
+        _, fit, bend, points = self._fits
+        points = np.delete(points, np.s_[self._within : -2], axis=1)
+        matrices = fit, bend, points
+        inner = [np.ascontiguousarray(halo.extended(one)[: halo.inner]) for one in matrices]
+        return _stencils(halo.neighbours, np.arange(halo.inner)), *inner
 
 
 class Reconstruction:
     """Densities at points of cells of a mesh that is known as a whole, by fits and by slopes."""
 
     def __init__(
-        self, neighbours: np.ndarray, corners: np.ndarray, rows: np.ndarray, points: np.ndarray
+        self,
+        neighbours: np.ndarray,
+        corners: np.ndarray,
+        rows: np.ndarray,
+        points: np.ndarray,
+        matrices: Matrices | None = None,
     ) -> None:
-        """Arguments as of `fits`."""
+        """Arguments as of `fits`, and what it returns if that is known."""
         centre = geometry.normalised(geometry.cell_mean(corners))
         frame, weights = gradient_weights(centre[rows], centre[neighbours[rows]])
         ways = geometry.tangent_vector(centre[rows, None], points)
         slopes = np.einsum("ckd,ctd->ckt", ways, frame) @ weights
-        stencil, *matrices = fits(neighbours, corners, rows, points)
+        stencil, *given = matrices or fits(neighbours, corners, rows, points)
         # Rows have numbers of their own, before those of all cells.
         beside = len(rows) + neighbours[rows], np.ascontiguousarray(slopes), len(rows) + stencil
-        self._rows, self._arrays = rows, (*beside, *matrices)
+        self._rows, self._arrays = rows, (*beside, *given)
         self._facets = facet_numbers(corners.shape[1])
 
     def factors(

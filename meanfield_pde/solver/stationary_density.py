@@ -8,7 +8,7 @@ fastest perturbation of that says whether it is stable (`Stationary`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
@@ -47,11 +47,11 @@ class StationaryDensity:
         solution: the evolution that came to it.
     """
 
-    masses: np.ndarray
-    measure: Measure
+    masses: np.ndarray = field(repr=False)
+    measure: Measure = field(repr=False)
     change: float
     growth: Growth | None
-    solution: Solution
+    solution: Solution = field(repr=False)
 
     @property
     def density(self) -> np.ndarray:

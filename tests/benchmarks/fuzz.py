@@ -59,7 +59,7 @@ def outcome(arguments: list[str]) -> str:
             code = cli._run(arguments)
     except TooLongError:
         # A long run that says so is none that hangs.
-        announced = re.search(r"at this pace (\S+) steps", shown.getvalue())
+        announced = re.search(r", (\S+) of them to the end", shown.getvalue())
         return "" if announced and float(announced[1]) > MANY_STEPS else f"{MOST_SECONDS} seconds"
     except SystemExit as ended:
         code = int(ended.code or 0)

@@ -137,7 +137,7 @@ def command(*arguments: str) -> tuple[str, int]:
         return judged(code, shown.getvalue())
 
     said = within(run)
-    announced = re.search(r"at this pace (\S+) steps", shown.getvalue())
+    announced = re.search(r", (\S+) of them to the end", shown.getvalue())
     if said.endswith(SAID) and announced and float(announced[1]) > LONG:
         return "", -1
     return said, code

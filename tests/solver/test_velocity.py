@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
-from meanfield_pde.attention.cell_sources import three_points
 from meanfield_pde.attention.sum import softmax
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.geometry import three_points
 from meanfield_pde.solver.velocity import MeanField
 from tests.problems import SURFACES
 
