@@ -35,6 +35,8 @@ from meanfield_pde.attention.heads import Heads
 from meanfield_pde.attention.term import TermBeside
 from meanfield_pde.case.attention_table import TERMS, tables_beside
 from meanfield_pde.case.text import case_text, same_case
+from meanfield_pde.cli import main as cli
+from meanfield_pde.cli.arguments import Command
 from meanfield_pde.experiments import summary
 from meanfield_pde.experiments.run import RUN_FIGURES
 from meanfield_pde.figures import distances as distances_figure
@@ -385,6 +387,26 @@ def test_a_distance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     figure = distances_figure.draw_distances(tmp_path, solution, projection, phases)
     assert figure is not None
     assert figure.is_file()
+
+
+def test_a_command(
+    monkeypatch: pytest.MonkeyPatch, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    add_commands, add_entropy = cli.add_commands, recipe("add_entropy")
+
+    def with_entropy(command: Command) -> None:
+        add_commands(command)
+        add_entropy(command)
+
+    monkeypatch.setattr(cli, "add_commands", with_entropy)
+    out = tmp_path / "out"
+    assert main("run", write_case(PLAIN), "--until", 0, "--quiet", "--output", out) == (0, "")
+    printed: list[float] = []
+    monkeypatch.setitem(add_entropy.__globals__, "print", printed.append)
+    assert main("entropy", out) == (0, "")
+    assert printed == [pytest.approx(np.log(2 * np.pi))]
+    code, message = main("entropy", tmp_path / "none")
+    assert (code, message.count("\n")) == (2, 1)
 
 
 def test_a_value_at_points(

@@ -1,8 +1,8 @@
 """The site of the documentation, from the pages in `demos/`.
 
-    sphinx-build -W --keep-going -c demos/site demos results/site
+    sphinx-build -W -j auto -c demos/site demos results/site
 
-Tutorials are executed, and kept in results/site/.jupyter_cache until they change.
+Tutorials are executed, and kept in results/.jupyter_cache until they change.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
-    "sphinx-mathjax-offline",  # mathematics without a network
 ]
 exclude_patterns = ["records", "results", "site"]  # records are parts of measurements.md
 
@@ -59,7 +59,12 @@ maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_title = f"{project} {release}"
-html_static_path: list[str] = []
+# Mathematics without a network. The package is an extension, too, but not one for two processes.
+mathjax = find_spec("sphinx-mathjax-offline")
+assert mathjax is not None
+assert mathjax.origin is not None
+html_static_path = [str(Path(mathjax.origin).parent / "static")]
+mathjax_path = "mathjax/tex-chtml.js"
 html_show_copyright = False
 html_domain_indices = False
 html_theme_options = {"navigation_with_keys": True}
