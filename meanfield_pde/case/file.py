@@ -111,6 +111,11 @@ def read_case(
         raise InputError(f"{path}: {message}") from None
 
 
+def case_of(document: Table, path: Path) -> Case:
+    """The case of the tables of a case file; inputs are relative to the folder of the path."""
+    return _case(_sections(document), path, None, None, (), meshless=False)
+
+
 def _load(path: Path) -> Table:
     if not path.is_file():
         stems = [one.stem for one in path.parent.glob("*.toml")]

@@ -526,5 +526,5 @@ def test_progress_bar_on_a_terminal(write_case: Write, tmp_path: Path) -> None:
     os.close(screen)
     assert process.wait(60) == 0
     bars = [line for line in shown.decode().split("\r") if "|" in line]
-    for part in ("t = ", "/40 |", "<", "step ", "dt ", "mass 1.00000"):
+    for part in ("t = ", " of 40 |", " to go"):
         assert part in bars[-1]
