@@ -2,13 +2,16 @@
 
     python -m tests.site_links FOLDER        (that of `sphinx-build -c demos/site demos FOLDER`)
 
-Prints a line for each fault, and exits with 1 if there is one.
+Prints a line for each fault, and exits with 1 if there is one. Where Chromium is installed, it also
+searches the site in it, without a network, and looks whether mathematics are typeset.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import shutil
+import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -91,7 +94,36 @@ def faults(folder: Path, wanted: set[str]) -> list[str]:
     return found + [f"search: knows no title {one}" for one in sorted(TITLES - set(titles))]
 
 
+# What the browser has to show, and on which page: a result of the search, and typeset mathematics.
+SHOWN = {
+    "search.html?q=plateau": 'href="explanation/glossary.html',
+    "explanation/method.html": "<mjx-container",
+}
+
+
+def faults_in_browser(folder: Path, browser: str) -> list[str]:
+    """What a browser without a network does not show of a site."""
+    found = []
+    for page, wanted in SHOWN.items():
+        line = [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--proxy-server=127.0.0.1:9",
+        ]
+        line += ["--virtual-time-budget=20000", "--dump-dom", f"{folder.resolve().as_uri()}/{page}"]
+        shown = subprocess.run(
+            line, capture_output=True, text=True, check=False, timeout=120
+        ).stdout
+        if wanted not in shown:
+            found.append(f"{page}: the browser does not show {wanted}")
+    return found
+
+
 if __name__ == "__main__":
-    wrong = faults(Path(sys.argv[1]), public_names())
+    site, browser = Path(sys.argv[1]), shutil.which("chromium")
+    wrong = faults(site, public_names())
+    wrong += faults_in_browser(site, browser) if browser else []
     print("\n".join(wrong) or "no fault")
     sys.exit(bool(wrong))

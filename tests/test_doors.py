@@ -1,4 +1,4 @@
-"""The recipes of demos/explanation/architecture.md, done as they stand there, one for each door.
+"""The recipes of demos/explanation/architecture.md, done as they stand there, one after the other.
 
 Each is registered where the page says, and then used.
 """
@@ -474,7 +474,7 @@ def test_examples_pass_the_checks_of_the_package() -> None:
 
 def test_the_table_names_what_there_is() -> None:
     """Every name of the table that is registered somewhere, and what stands there."""
-    table = TEXT.split("\n## Doors\n")[1].split("\n**")[0]
+    table = TEXT.split("\n## Recipes\n")[1].split("\n**")[0]
     there = {
         "TERMS": TERMS,
         "KINDS": KINDS,
