@@ -57,7 +57,7 @@ solution = solve(
     until=STEP * STEPS,
     save_every=STEP * EVERY,
 )
-start = sample_tokens(FORMULA, 200 if SHORT else 1000, seed=1, dimension=2)
+start = sample_tokens(FORMULA, 60 if SHORT else 1000, seed=1, dimension=2)
 
 # %% [markdown]
 # The code as it stands, and with the transpose of V in the place of V, a mistake that no error
