@@ -25,6 +25,7 @@ from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.tables import Row, write_table
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import whole
+from meanfield_pde.support.columns import in_columns
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.richardson import FEWEST, Interval, in_words
@@ -100,12 +101,11 @@ def draw_levels(directory: Path, summary: dict[str, Any], form: str = "png") -> 
 
 def intervals_table(numbers: Mapping[str, Mapping[str, Any]]) -> str:
     """The intervals of a summary as text, a line for each number."""
-    width = max(map(len, numbers), default=0)
-    lines = [f"{'number':{width}}  order  value on the finest mesh, half width of the interval"]
+    rows = [("number", "order", "value on the finest mesh, half width of the interval")]
     for name, one in numbers.items():
         order = "-" if one["order"] is None else f"{one['order']:.2f}"
-        lines.append(f"{name:{width}}  {order:>5}  {in_words(**one)}")
-    return "\n".join(lines)
+        rows.append((name, order, in_words(**one)))
+    return "\n".join(in_columns(rows, right=(1,)))
 
 
 def _described(sequence: list[Level]) -> list[dict[str, Any]]:

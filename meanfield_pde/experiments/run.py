@@ -243,12 +243,17 @@ def _open_folder(
 
 
 def _announce(simulation: Simulation, case: Case) -> None:
+    surface = "circle" if case.dimension == 2 else "sphere"
+    mesh = f"{simulation.evolution.equation.volumes.global_cells} cells"
+    if case.adapt is not None:
+        mesh = f"an adaptive mesh, tolerance {case.adapt.tolerance:g}, {mesh} at first"
     LOG.info(
-        "%d cells, %s x %s, to t = %g",
-        simulation.evolution.equation.volumes.global_cells,
+        "the density on the %s to t = %g, on %s, by %s x %s",
+        surface,
+        case.time.until,
+        mesh,
         _counted(simulation.comm.size, "rank"),
         _counted(simulation.threads, "thread"),
-        case.time.until,
     )
 
 

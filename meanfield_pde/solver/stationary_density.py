@@ -9,7 +9,7 @@ few steps, and the fastest perturbation of that says whether it is stable (`Stat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from dolfinx import mesh as dolfinx_mesh
@@ -57,11 +57,11 @@ class StationaryDensity:
         solution: the evolution that came to it.
     """
 
-    masses: np.ndarray
-    measure: Measure
+    masses: np.ndarray = field(repr=False)
+    measure: Measure = field(repr=False)
     change: float
     growth: Growth | None
-    solution: Solution
+    solution: Solution = field(repr=False)
 
     @property
     def density(self) -> np.ndarray:
@@ -69,9 +69,13 @@ class StationaryDensity:
         return np.asarray(self.masses / self.solution.cells_at(-1).volumes)
 
     @property
-    def stable(self) -> bool:
-        """Whether no perturbation grows; without noise, whether no tail is seen to take over."""
-        return self.growth is None or is_stable(self.growth.rate, self.solution.noise)
+    def stable(self) -> bool | None:
+        """Whether no perturbation grows; None without noise, where it is not known.
+
+        Clusters of several places may stand for as long as anyone waits and merge all the same, and
+        such as are narrower than cells that stay are held by these.
+        """
+        return None if self.growth is None else is_stable(self.growth.rate, self.solution.noise)
 
 
 @typed
@@ -134,7 +138,10 @@ def stationary(
         return StationaryDensity(masses, measure, change, None, solution)
     found = solution.steadiness
     if found is None or not found.stopped:
-        raise SolverError(f"no stationary density by until = {until:g}: {found}")
+        raise SolverError(
+            f"no stationary density by until = {until:g}: {found}; give a later until, or an "
+            "initial density that is nearer to one"
+        )
     if not noise:
         masses, change = solution.masses[-1], found.change
         return StationaryDensity(masses, solution.measure(-1), change, None, solution)
