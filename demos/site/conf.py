@@ -38,8 +38,9 @@ myst_heading_anchors = 3
 
 nb_custom_formats = {".py": "percent.read"}
 nb_execution_mode = "cache"
-# Scripts with a function `main`, whose numbers tests assert; pages without one are executed.
-nb_execution_excludepatterns = [
+# Scripts with a function `main`, and those of the literature, whose numbers tests assert. Pages
+# without one are executed.
+nb_execution_excludepatterns = ["*/literature/*.py"] + [
     f"*/{path.name}"
     for path in PAGES.glob("*.py")
     if "\ndef main(" in path.read_text(encoding="utf-8")
@@ -89,7 +90,14 @@ def without_types(
         as_plain_text(app, what, name, obj, options, lines)
 
 
+def with_literature(app: object, name: str, source: list[str]) -> None:
+    """Add published results, where there are such, to the page of scripts."""
+    if name == "scripts" and (PAGES / "literature").is_dir():
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\nliterature/README\nliterature/*\n```\n"
+
+
 def setup(app: Any) -> None:
-    """Before napoleon, which makes markup of its own, and after it."""
+    """Change docstrings before napoleon, which makes markup of its own, and after it."""
+    app.connect("source-read", with_literature)
     app.connect("autodoc-process-docstring", as_plain_text, priority=400)
     app.connect("autodoc-process-docstring", without_types, priority=600)
