@@ -1,7 +1,7 @@
 # %% [markdown]
 # # First steps in Python
 #
-# A density of tokens on the circle, moved by one attention head:
+# For whoever begins: a density of tokens on the circle, moved by one attention head,
 #
 #     d/dt mu + div( mu P_x V m(x) ) = 0,   m(x) = the mean of y with weights exp(beta <Qx, Ky>)
 #
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
 
 from meanfield_pde import Attention, ProjectionLimit, circle_mesh, solve, wasserstein
 
@@ -67,8 +67,7 @@ if FIRST:
 
 # %%
 if FIRST:
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
     angle = np.degrees(np.arctan2(solution.points[:, 1], solution.points[:, 0]))
     order = np.argsort(angle)
     for index in (0, 8, 16, 32):

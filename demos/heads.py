@@ -7,8 +7,8 @@
 #
 # Each head alone would gather the tokens at ± its own axis, half of them at either end. Together,
 # with no theorem to tell, they gather at the attracting fixed points of the sum of their
-# velocities at zero temperature, which a search finds together with the share of the circle that
-# each attracts. At a low temperature the mass of a uniform density is seen to divide in these
+# velocities at zero temperature. A search finds these, and the share of the circle that each
+# attracts. At a low temperature the mass of a uniform density is seen to divide in these
 # shares. The figure is in results/demos/.
 
 # %%

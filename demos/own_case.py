@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Your own case, step by step
 #
-# A case file holds everything that a run needs. This page writes one for matrices of its own on
-# the sphere, looks at what is predicted for it, runs it, and reads the folder that it leaves. The
-# same with commands:
+# For whoever has matrices of their own. A case file holds everything that a run needs. This page
+# writes one for matrices on the sphere, looks at what is predicted for it, runs it, and reads the
+# folder that it leaves. The same with commands:
 #
 #     meanfield-pde demo sphere && $EDITOR sphere.toml
 #     meanfield-pde limit sphere.toml && meanfield-pde run sphere.toml --output results/mine

@@ -6,7 +6,8 @@
 #
 #     mpiexec -n 8 python demos/parameter_study.py        four groups of two ranks
 #
-# For studies over beta alone there is a command, `meanfield-pde sweep --at-once K`.
+# For keys of a case file there is a command, `meanfield-pde sweep --vary KEY=VALUES`; this is for
+# what a script computes at each point.
 
 # %%
 import os

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A particle code of your own, verified
 #
-# The loop below is what a transformer does with its layer-normalised tokens, written as one would
-# with torch: scores, softmax, values, a residual step, normalisation. Is it right? The density is
-# the limit of many tokens, so its tokens have to be a sample of the density at every time.
+# For whoever has a particle code. The loop below is what a transformer does with its
+# layer-normalised tokens, written as one would with torch: scores, softmax, values, a residual
+# step, normalisation. Is it right? The density is the limit of many tokens, so its tokens have to
+# be a sample of the density at every time.
 #
 # With torch, `x.detach().cpu().double().numpy()` gives the positions to save; with JAX,
 # `np.asarray(x, dtype=float)`.
@@ -56,7 +57,7 @@ solution = solve(
     until=STEP * STEPS,
     save_every=STEP * EVERY,
 )
-start = sample_tokens(FORMULA, 200 if SHORT else 1000, seed=1, dimension=2)
+start = sample_tokens(FORMULA, 60 if SHORT else 1000, seed=1, dimension=2)
 
 # %% [markdown]
 # The code as it stands, and with the transpose of V in the place of V, a mistake that no error

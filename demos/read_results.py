@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Reading results back
 #
-# A result folder needs nothing of this package to be read: tables are CSV, arrays are HDF5, the
-# rest is JSON and TOML.
+# For whoever has a result folder. It needs nothing of this package to be read: tables are CSV,
+# arrays are HDF5, the rest is JSON and TOML.
 
 # %%
 import csv

@@ -6,8 +6,9 @@
 #     python demos/temperature_sweep.py [--short]        (also under mpiexec)
 #
 # The same as `meanfield-pde sweep demos/circle.toml --beta ...`: the time of least distance to
-# the limit grows like log beta, the least distance falls at least like sqrt(log(beta + 1)/beta),
-# and the bound of the theorem holds at every point with constants that are fitted. Tables and
+# the limit grows like log beta, and the least distance falls at least like
+# sqrt(log(beta + 1)/beta). The bound of the theorem holds at every point with constants that are
+# fitted. Tables and
 # figures are in results/demos/sweep/; a sweep that was stopped goes on where it was.
 
 # %%

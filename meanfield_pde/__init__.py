@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from meanfield_pde.experiments.sweep import sweep as sweep
     from meanfield_pde.experiments.transition import transition as transition
     from meanfield_pde.initial.formula import ExpressionDensity as ExpressionDensity
+    from meanfield_pde.initial.noisy_uniform import NoisyUniform as NoisyUniform
+    from meanfield_pde.initial.poisson_kernel import PoissonKernel as PoissonKernel
     from meanfield_pde.initial.sampling import sample_tokens as sample_tokens
     from meanfield_pde.initial.tokens import Tokens as Tokens
     from meanfield_pde.initial.uniform import Uniform as Uniform
@@ -87,8 +89,10 @@ _HOMES = {
     "Layers": "meanfield_pde.attention.layers",
     "MeanfieldError": "meanfield_pde.errors",
     "Measure": "meanfield_pde.wasserstein.measure",
+    "NoisyUniform": "meanfield_pde.initial.noisy_uniform",
     "Observer": "meanfield_pde.solver.simulation",
     "Perceptron": "meanfield_pde.attention.perceptron",
+    "PoissonKernel": "meanfield_pde.initial.poisson_kernel",
     "ProjectionLimit": "meanfield_pde.theory.projection_limit",
     "Solution": "meanfield_pde.solver.solution",
     "SolverError": "meanfield_pde.errors",

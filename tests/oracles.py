@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import ive
 
 
@@ -69,23 +70,28 @@ def softmax_sums(scores, points, log_masses):
     return weight @ y / total[:, None], largest + np.log(total)
 
 
-def axisymmetric_state(beta, sigma, start, nodes=120):
-    """Order and free energy of a stationary state on the sphere, Q = K = V = I, no denominator.
+def axisymmetric_state(beta, sigma, start, nodes=120, d=3):
+    """Order and free energy of a stationary state, Q = K = V = I, without the denominator.
 
     v is the gradient of phi(x) = (1 / beta) ∫ exp(beta <x, y>) rho(y) dy, so rho = exp(phi / sigma)
-    / Z. With rho = rho(cos theta) the integral over the longitude is one of Bessel's:
+    / Z. On the circle, d = 2, by the trapezoidal rule. On the sphere, with rho = rho(cos theta),
+    the integral over the longitude is one of Bessel's:
 
-        phi(z) = (2 pi / beta) ∫ rho(w) exp(beta z w) I_0(beta sqrt((1 - z^2)(1 - w^2))) dw.
+        phi(z) = (2 pi / beta) ∫ rho(w) exp(beta z w) I_0(beta sqrt((1 - z^2)(1 - w^2))) dw,
 
-    By the rule of Gauss and Legendre in w. The kernel being positive definite, free energies
+    by the rule of Gauss and Legendre in w. The kernel being positive definite, free energies
     sigma ∫ rho log rho - 1/2 ∫ phi rho fall in each step of the fixed-point iteration from
     rho = exp(start z) / Z.
     """
-    z, weight = np.polynomial.legendre.leggauss(nodes)
-    radius = np.sqrt(1 - z**2)
-    across = beta * np.outer(radius, radius)
-    weight = 2 * np.pi * weight
-    kernel = weight * np.exp(beta * np.outer(z, z) + across) * ive(0, across) / beta
+    if d == 2:
+        points, weight = circle_nodes(nodes)
+        z, kernel = points[:, 0], weight * np.exp(beta * points @ points.T) / beta
+    else:
+        z, weight = np.polynomial.legendre.leggauss(nodes)
+        radius = np.sqrt(1 - z**2)
+        across = beta * np.outer(radius, radius)
+        weight = 2 * np.pi * weight
+        kernel = weight * np.exp(beta * np.outer(z, z) + across) * ive(0, across) / beta
     log_rho = start * z
     for _ in range(2000):
         before = log_rho
@@ -98,3 +104,26 @@ def axisymmetric_state(beta, sigma, start, nodes=120):
     else:
         raise AssertionError("the iteration has not converged")
     return weight @ (z * rho), weight @ (rho * (sigma * np.log(rho) - phi / 2))
+
+
+def free_energies_cross(beta, low, high, start, d):
+    """Sigma between two others at which ordered and uniform states have one free energy."""
+
+    def above(sigma):
+        ordered, uniform = (axisymmetric_state(beta, sigma, one, d=d)[1] for one in (start, 0.0))
+        return ordered - uniform
+
+    return brentq(above, low, high, xtol=1e-9)
+
+
+def repelled_density(matrix, beta, angles, degrees=6):
+    """2 pi rho with ∫ exp(beta <x, D y>) dmu(y) constant in x on the circle, D diagonal.
+
+    By cosines of even degree, whose coefficients fall geometrically, and the trapezoidal rule.
+    """
+    points, weight = circle_nodes(128)
+    kernel = weight * np.exp(beta * points @ matrix @ points.T)
+    modes = np.cos(2 * np.outer(np.arange(degrees), 2 * np.pi * np.arange(128) / 128))
+    right = np.eye(degrees)[0]
+    found = np.linalg.solve(modes @ kernel @ modes.T, right)
+    return np.cos(2 * np.outer(angles, np.arange(degrees))) @ found / found[0]

@@ -1,4 +1,4 @@
-"""The recipes of demos/architecture.md, done as they stand there, one for each door.
+"""The recipes of demos/explanation/architecture.md, done as they stand there, one after the other.
 
 Each is registered where the page says, and then used.
 """
@@ -35,6 +35,8 @@ from meanfield_pde.attention.heads import Heads
 from meanfield_pde.attention.term import TermBeside
 from meanfield_pde.case.attention_table import TERMS, tables_beside
 from meanfield_pde.case.text import case_text, same_case
+from meanfield_pde.cli import main as cli
+from meanfield_pde.cli.arguments import Command
 from meanfield_pde.experiments import summary
 from meanfield_pde.experiments.run import RUN_FIGURES
 from meanfield_pde.figures import distances as distances_figure
@@ -56,7 +58,7 @@ from meanfield_pde.wasserstein.measure import Measure
 from tests.conftest import Main, Write
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "demos" / "architecture.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "demos" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 CASE = """
 [attention]
@@ -379,12 +381,31 @@ def test_a_distance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     projection = ProjectionLimit(attention)
     phases = phases_of_history(history, projection)
     lines = summary.findings({"least_distances": least, "limit": {}}, phases)
-    assert [line for line in lines if "pole" in line] == [
-        "least W1 to the pole: 0.5 (atoms at the centres of cells), at t = 1"
-    ]
+    (line,) = [line for line in lines if "pole" in line]
+    assert re.split(r" {2,}", line) == ["least W1 to the pole", "0.5 at t = 1", "atoms"]
     figure = distances_figure.draw_distances(tmp_path, solution, projection, phases)
     assert figure is not None
     assert figure.is_file()
+
+
+def test_a_command(
+    monkeypatch: pytest.MonkeyPatch, main: Main, write_case: Write, tmp_path: Path
+) -> None:
+    add_commands, add_entropy = cli.add_commands, recipe("add_entropy")
+
+    def with_entropy(command: Command) -> None:
+        add_commands(command)
+        add_entropy(command)
+
+    monkeypatch.setattr(cli, "add_commands", with_entropy)
+    out = tmp_path / "out"
+    assert main("run", write_case(PLAIN), "--until", 0, "--quiet", "--output", out) == (0, "")
+    printed: list[float] = []
+    monkeypatch.setitem(add_entropy.__globals__, "print", printed.append)
+    assert main("entropy", out) == (0, "")
+    assert printed == [pytest.approx(np.log(2 * np.pi))]
+    code, message = main("entropy", tmp_path / "none")
+    assert (code, message.count("\n")) == (2, 1)
 
 
 def test_a_value_at_points(
@@ -453,7 +474,7 @@ def test_examples_pass_the_checks_of_the_package() -> None:
 
 def test_the_table_names_what_there_is() -> None:
     """Every name of the table that is registered somewhere, and what stands there."""
-    table = TEXT.split("\n## Doors\n")[1].split("\n**")[0]
+    table = TEXT.split("\n## Recipes\n")[1].split("\n**")[0]
     there = {
         "TERMS": TERMS,
         "KINDS": KINDS,

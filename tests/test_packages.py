@@ -1,4 +1,4 @@
-"""The packages of `meanfield_pde`: each imports only those above it, listed in demos/numerics.md.
+"""The packages: each imports only those above it in the list of the page on the architecture.
 
 All of it is read from the text of the modules with `ast`; nothing is imported.
 """
@@ -63,8 +63,8 @@ def packages() -> dict[str, set[str]]:
 
 
 def listed() -> dict[str, str]:
-    """The list in demos/numerics.md: what each package is for, in the order given there."""
-    text = (ROOT / "demos/numerics.md").read_text(encoding="utf-8")
+    """The list on the page: what each package is for, in the order given there."""
+    text = (ROOT / "demos/explanation/architecture.md").read_text(encoding="utf-8")
     section = text.split("\n## Packages\n")[1].split("\n## ")[0]
     return dict(re.findall(r"^ {4}(\w+) {2,}(\S.*)$", section, re.MULTILINE))
 
@@ -133,7 +133,7 @@ def test_tests_share_problems_and_oracles_and_nothing_else() -> None:
 
     The short form of a benchmark is a test that takes it from there.
     """
-    shared = {"tests", "tests.problems", "tests.oracles", "tests.conftest", "tests.reference_links"}
+    shared = {"tests", "tests.problems", "tests.oracles", "tests.conftest", "tests.site_links"}
     shared |= {"tests.benchmarks.fuzz", "tests.benchmarks.kills", "tests.benchmarks.wasserstein"}
     shared |= {"tests.benchmarks.planted", "tests.benchmarks.exact_distance"}
     shared |= {"tests.benchmarks.characteristics", "tests.benchmarks.moving_arcs"}

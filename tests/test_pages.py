@@ -18,8 +18,15 @@ from tests.conftest import Main, Write
 from tests.problems import CIRCLE
 
 ROOT = Path(__file__).parents[1]
-PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "demos").glob("*.md")))}
-LONGEST_README = 170
+DEMOS = ROOT / "demos"
+PAGES = {
+    path.relative_to(ROOT).as_posix().removeprefix("demos/"): path
+    for path in (ROOT / "README.md", *sorted(DEMOS.rglob("*.md")))
+    if "results" not in path.relative_to(ROOT).parts
+}
+COMMANDS, CASE = "reference/commands.md", "reference/case.md"
+TUTORIALS = ["first_steps", "own_case", "read_results", "particle_code"]
+LONGEST_README = 150
 
 
 def text_of(page: str) -> str:
@@ -34,24 +41,50 @@ def test_the_readme_is_short() -> None:
     assert len(text_of("README.md").splitlines()) <= LONGEST_README
 
 
-def test_every_page_is_reached_from_the_readme_and_every_demo_too() -> None:
-    linked = set(re.findall(r"\]\(demos/([\w.-]+)\)", text_of("README.md")))
-    demos = {path.name for path in (ROOT / "demos").glob("*.py")}
-    assert linked == demos | set(PAGES) - {"README.md"}
+def test_every_demo_stands_in_the_site() -> None:
+    """Pages that do not are found by Sphinx, for which that is a warning."""
+    listed = set(re.findall(r"^(\w+)$", text_of("index.md") + text_of("scripts.md"), re.MULTILINE))
+    assert {path.stem for path in DEMOS.glob("*.py")} <= listed
+
+
+def anchors_of(path: Path) -> set[str]:
+    """Anchors of headings, as GitHub and the site make them."""
+    text = path.read_text(encoding="utf-8")
+    for part in re.findall(r"^```\{include\} (.*)$", text, re.MULTILINE):
+        text += (path.parent / part).read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.replace(" ", "-") for heading in plain}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_to_files_that_are_there(page: str) -> None:
-    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"^ {4}.*$", "", text, flags=re.MULTILINE)
-    links = re.findall(r"\]\(([^)\s]+)\)", text)
-    assert links
-    for link in links:
+def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
+    text = re.sub(r"^(```|\$\$).*?^\1$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ {4}.*$|\$[^$]*\$", "", text, flags=re.MULTILINE)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if not link.startswith("https://"):
-            assert (PAGES[page].parent / link).is_file(), link
+            place, _, anchor = link.partition("#")
+            target = PAGES[page].parent / place if place else PAGES[page]
+            assert target.exists(), link
+            assert not anchor or anchor in anchors_of(target), link
     # Files that are named in the text, too.
     for name in re.findall(r"`((?:demos|tests|meshes)/[\w./-]+\.\w+)`", text):
         assert (ROOT / name).is_file(), name
+
+
+def test_every_page_says_for_whom_it_is() -> None:
+    """Behind its title, and behind the equation or the figure that may follow it."""
+    pages = [page for page in PAGES if page not in ("README.md", "index.md")]
+    texts = {page: text_of(page) for page in pages if not page.startswith("records/")}
+    texts |= {page: (DEMOS / f"{page}.py").read_text("utf-8") for page in TUTORIALS}
+    assert [
+        page for page, text in texts.items() if "\nFor whoever " not in without_marks(text)
+    ] == []
+
+
+def without_marks(text: str) -> str:
+    """A script's comments as text."""
+    return re.sub(r"^# ", "", text, flags=re.MULTILINE)
 
 
 # What stands for a number or a sentence that is still to come, in whatever way it was noted.
@@ -93,32 +126,23 @@ def test_commands_and_options_of_the_pages_exist() -> None:
         for line in re.findall(r"meanfield-pde ([a-z][^`\n]*)", text_of(page)):
             name = line.split()[0].rstrip(":;,.)")
             if name not in known:
-                assert name in ("and", "is"), (page, line)
+                assert name in ("and", "is", "pip"), (page, line)  # the last after `conda run -n`
                 continue
             found.add(name)
             options = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", line.split("    ")[0]))
             assert options <= known[name], (page, line)
     # Every command, with all its options, stands on the page of commands.
-    listed = text_of("commands.md")
+    listed = text_of(COMMANDS)
     assert found == set(known)
     for name in known:
         assert f"    meanfield-pde {name}" in listed, name
 
 
-def test_the_python_of_the_readme_and_of_the_particle_codes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As printed, but for sizes."""
+def test_the_python_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As printed, but for the size of the mesh."""
     monkeypatch.chdir(tmp_path)
     (solving,) = blocks("README.md", "python")
-    loop, comparing = blocks("particle_codes.md", "python")
-    names: dict[str, Any] = {}
-    exec(solving.replace("circle_mesh(800)", "circle_mesh(100)"), names)
-    exec(comparing.replace("1000, seed", "200, seed"), names)
-    assert capsys.readouterr().out.splitlines()[-1].startswith("agrees: ")
-    exec(loop, {})
-    with np.load("tokens.npz") as saved:
-        assert saved["tokens"].shape == (9, 200, 2)
+    exec(solving.replace("circle_mesh(800)", "circle_mesh(100)"), {})
 
 
 def test_the_python_of_the_result_files(
@@ -130,18 +154,18 @@ def test_the_python_of_the_result_files(
         arguments = ("--until", 1, "--quiet", "--overwrite", "--output", "results/mine")
         assert main("run", case, *arguments) == (0, "")
         names: dict[str, Any] = {}
-        for block in blocks("results.md", "python"):
+        for block in blocks("reference/files.md", "python"):
             exec(block, names)
         assert names["masses"].sum() == pytest.approx(1, abs=1e-12)
 
 
 def test_the_cases_of_the_pages_are_read(tmp_path: Path) -> None:
-    head, case = blocks("README.md", "toml")[0], blocks("commands.md", "toml")[0]
+    head, case = blocks("README.md", "toml")[0], blocks(CASE, "toml")[0]
     assert tomllib.loads(head)["attention"].items() <= tomllib.loads(case)["attention"].items()
     path = tmp_path / "case.toml"
     path.write_text(case, encoding="utf-8")
     assert read_case(path).mesh.cells == 800
-    heads, layers = blocks("commands.md", "toml")[1:]
+    heads, layers = blocks(CASE, "toml")[1:]
     matrices = np.stack([np.eye(2), 2 * np.eye(2)])
     np.savez(tmp_path / "weights.npz", query=np.eye(2), key=np.eye(2), value=matrices)
     rest = case[case.index("[mesh]") : case.index("[compare]")]
@@ -152,24 +176,26 @@ def test_the_cases_of_the_pages_are_read(tmp_path: Path) -> None:
     assert isinstance(read_case(path).attention, Layers)
 
 
-def test_shell_blocks_are_commands_for_set_up_and_for_clusters() -> None:
+def test_shell_blocks_are_commands_for_set_up_and_for_ranks() -> None:
     run, test = blocks("README.md", "sh")
     assert run.rstrip().endswith("&& .venv/bin/meanfield-pde run demos/circle.toml")
     # What CI runs, word for word.
     assert test.rstrip().endswith("&& .venv/bin/python -m pytest -n 2")
-    (slurm,) = blocks("installing.md", "sh")
-    assert slurm.startswith("#!/bin/bash\n#SBATCH")
+    (ranks,) = blocks("howto/install.md", "sh")
+    assert ranks == ".venv/bin/mpiexec -n 4 .venv/bin/meanfield-pde run demos/circle.toml\n"
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_of_a_kind_that_is_tested_here(page: str) -> None:
     tested = {
         "README.md": {"sh", "toml", "python"},
-        "architecture.md": {"python"},  # by test_doors
-        "commands.md": {"toml"},
-        "installing.md": {"sh"},
-        "particle_codes.md": {"python"},
-        "results.md": {"python"},
+        "explanation/architecture.md": {"python"},  # by test_doors
+        "reference/case.md": {"toml"},
+        "howto/install.md": {"sh"},
+        "reference/files.md": {"python"},
     }
-    opened = re.findall(r"^```(\w*)$", text_of(page), re.MULTILINE)[::2]
-    assert set(opened) <= tested.get(page, set())
+    if page.startswith("howto/"):
+        tested[page] = tested.get(page, set()) | {"python", "toml"}  # by test_howto
+    opened = re.findall(r"^```([^`\n]*)\n.*?^```$", text_of(page), re.DOTALL | re.MULTILINE)
+    # What is in braces is Sphinx's, which executes code cells.
+    assert {one for one in opened if not one.startswith("{")} <= tested.get(page, set())

@@ -12,7 +12,7 @@ from pathlib import Path
 import meanfield_pde
 from meanfield_pde.mesh.fields import cell_function, vertex_function
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from tests.reference_links import FRONT, faults, public_names
+from tests.site_links import PYTHON, faults, public_names
 
 ROOT = Path(__file__).parents[1]
 # Exported, and what scripts get in their hands besides.
@@ -77,32 +77,53 @@ def test_arguments_of_functions_are_named_in_their_docstrings() -> None:
     assert found == []
 
 
-def test_the_reference_holds_what_is_exported_and_is_built_in_ci() -> None:
-    """Pdoc shows what `__all__` names; nothing else that a page tells users to import is hidden."""
+def pages() -> list[Path]:
+    """The README and all pages of the site."""
+    return [ROOT / "README.md", *sorted((ROOT / "demos").rglob("*.md"))]
+
+
+def test_the_reference_has_an_entry_and_an_example_for_every_export() -> None:
+    """Its examples are executed when the site is built, which CI does with warnings as errors."""
     steps = (ROOT / ".ci/run").read_text(encoding="utf-8")
-    assert re.search(r"^pdoc --output-directory (\S+) meanfield_pde .*\n.*_links \1$", steps, re.M)
-    shown = set(meanfield_pde.__all__)
-    for page in (ROOT / "README.md", *(ROOT / "demos").glob("*.md")):
+    assert re.search(r"^sphinx-build -W .* (\S+)\n.*site_links \1$", steps, re.MULTILINE)
+    text = (ROOT / "demos/reference/python.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", text, re.MULTILINE)
+    assert sorted(entries) == sorted(meanfield_pde.__all__)
+    cells = re.findall(r"^```\{code-cell\} python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    used: set[str] = set()
+    for node in ast.walk(ast.parse("\n".join(cells))):
+        used |= {node.id} if isinstance(node, ast.Name) else set()
+    assert set(meanfield_pde.__all__) <= used
+
+
+def test_pages_import_what_is_exported() -> None:
+    for page in pages():
         text = page.read_text(encoding="utf-8")
-        for names in re.findall(r"^from meanfield_pde import (.*)$", text, re.MULTILINE):
-            assert set(names.split(", ")) <= shown, page.name
+        for names in re.findall(r"^from meanfield_pde import (\w[\w, ]*\w)", text, re.MULTILINE):
+            assert set(names.split(", ")) <= set(meanfield_pde.__all__), page.name
 
 
-def test_faults_of_the_reference_are_found(tmp_path: Path) -> None:
-    """CI holds what pdoc writes against these: entries that are missing, links to nowhere."""
-    other = tmp_path / "meanfield_pde"
-    other.mkdir()
-    (other / "one.html").write_text("<p id='a'><a href='../meanfield_pde.html#solve'>up</a>")
-    good = "<p id='solve'><a href='meanfield_pde/one.html#a'>1</a><a href='https://x.org'>2</a>"
-    (tmp_path / FRONT).write_text(good)
+def test_faults_of_the_site_are_found(tmp_path: Path) -> None:
+    """CI holds the site against these: entries that are missing, links to nowhere, the network."""
+    python, other = tmp_path / PYTHON, tmp_path / "one.html"
+    python.parent.mkdir()
+    other.write_text(f"<p id='a'><a href='{PYTHON}#meanfield_pde.solve'>up</a>")
+    good = "<p id='meanfield_pde.solve'><a href='../one.html#a'>1</a><a href='https://x.org'>2</a>"
+    python.write_text(good)
+    search = tmp_path / "searchindex.js"
+    search.write_text('Search.setIndex({"alltitles": {"Architecture": [], "Glossary": []}})')
     assert faults(tmp_path, {"solve"}) == []
-    links = "<a href='#b'>3</a><a href='two.html'>4</a><a href='meanfield_pde/one.html#c'>5</a>"
-    (tmp_path / FRONT).write_text(good + links)
+    links = "<a href='#b'>3</a><a href='two.html'>4</a><a href='../one.html#c'>5</a>"
+    python.write_text(f"{good}{links}<script src='https://x.org/y.js'></script>")
+    search.write_text('Search.setIndex({"alltitles": {"Architecture": []}})\n')
     assert faults(tmp_path, {"solve", "run"}) == [
-        f"{FRONT}: has no entry run",
-        f"{FRONT}: the link #b leads nowhere",
-        f"{FRONT}: the link meanfield_pde/one.html#c leads nowhere",
-        f"{FRONT}: the link two.html leads nowhere",
+        f"{PYTHON}: has no entry meanfield_pde.run",
+        f"{PYTHON}: the link #b leads nowhere",
+        f"{PYTHON}: the link ../one.html#c leads nowhere",
+        f"{PYTHON}: loads https://x.org/y.js from the network",
+        f"{PYTHON}: the link two.html leads nowhere",
+        "search: knows no title Glossary",
     ]
-    assert faults(other, set()) == [f"{other}: there is no {FRONT}"]
+    python.unlink()
+    assert faults(tmp_path, set()) == [f"{tmp_path}: there is no {PYTHON}"]
     assert {"solve", "Solution.density", "Uniform.cell_masses"} <= public_names()

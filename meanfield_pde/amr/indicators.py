@@ -96,8 +96,9 @@ class Leaves:
         """What o and s are."""
         neighbours = self.forest.neighbours
         jump = log_density[neighbours] - log_density[:, None]
-        gradient = np.einsum("ctd,ctj,cj->cd", self._frame, self._weights, jump)
-        rise = np.einsum("cd,cjd->cj", gradient, self._ways)
+        slopes = self._weights @ jump[..., None]
+        gradient = (np.swapaxes(self._frame, 1, 2) @ slopes)[..., 0]
+        rise = (self._ways @ gradient[..., None])[..., 0]
         bend = np.einsum("cjd,cjd->cj", gradient[neighbours] - gradient[:, None], self._ways)
         missed = np.maximum(np.abs(jump - rise), np.abs(bend)).max(axis=1)
         steep = np.abs(rise).max(axis=1) / 2  # a facet is half of the way to a neighbour

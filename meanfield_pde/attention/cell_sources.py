@@ -20,9 +20,8 @@ from weakref import WeakKeyDictionary, proxy
 
 import numpy as np
 
-from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.quadratic_fit import Reconstruction
 
 Width = Callable[[np.ndarray], np.ndarray]
 
@@ -31,24 +30,6 @@ Width = Callable[[np.ndarray], np.ndarray]
 # (beta = 5, sigma = 3.15, exactly 0.91347) with 320 cells: 0.9062 with centres, 0.888 with three
 # points of a density that is constant in each cell.
 _NARROW = 1.0
-_GAUSS = np.polynomial.legendre.leggauss(3)  # as many as on a triangle, where 3 have degree 2
-
-
-def three_points(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points (cells x 3 x d) on the sphere and shares (cells x 3) of the mass of each cell."""
-    if cells.shape[-1] == 2:
-        nodes, weights = _GAUSS
-        half = geometry.geodesic_distance(cells[:, 0], cells[:, 1])[:, None, None] / 2
-        middle = geometry.normalised(cells.sum(axis=1))[:, None]
-        along = geometry.normalised(cells[:, 1] - cells[:, 0])[:, None]
-        angle = half * nodes[:, None]
-        points = geometry.normalised(np.cos(angle) * middle + np.sin(angle) * along)
-        return points, np.tile(weights / 2, (len(cells), 1))
-    # The places of the rule of degree 2, with shares that make the mean position exact.
-    points = geometry.normalised((np.ones((3, 3)) + 3 * np.eye(3)) / 6 @ cells)
-    mean = geometry.cell_mean(cells)[..., None]
-    shares = np.linalg.solve(np.swapaxes(points, 1, 2), mean)[..., 0]
-    return points, shares / shares.sum(axis=1, keepdims=True)
 
 
 class ReconstructedCells:
@@ -66,12 +47,10 @@ class ReconstructedCells:
         own = slice(0, volumes.owned)
         self.centre = volumes.gather(volumes.centre[own])
         self.log_volume = np.log(volumes.gather(volumes.volume[own]))
-        corners = volumes.gather(volumes.cell_points[own])
-        self.points, self.shares = three_points(corners)
-        neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
-        inside = volumes.input_cells[own]
+        fits = cell_fits(volumes)
+        self.points, self.shares = fits.points, fits.shares
         self._volumes = proxy(volumes)  # which keeps these cells
-        self._reconstruction = Reconstruction(neighbours, corners, inside, self.points[inside])
+        self._reconstruction = fits.at_points()
 
     def shares_for(self, log_masses: np.ndarray) -> np.ndarray:
         """The shares M_k / M of the points of all cells, for their log masses. Collective.

@@ -10,6 +10,7 @@ from typing import Any
 from meanfield_pde.audit.heads import LARGEST_PROVED, HeadAudit
 from meanfield_pde.audit.layers import UNEXPLAINED, LifetimeEnd, TokenAudit
 from meanfield_pde.audit.weights import Encoder
+from meanfield_pde.support.columns import in_columns
 from meanfield_pde.support.plain import plain
 
 LIMITS = (
@@ -171,7 +172,7 @@ def table(
     for row in rows:
         last = row["kind"] if row["limit"] else f"no limit: {row['kind']}"
         cells.append([_number(row[name]) for name, _ in _NAMES] + [last])
-    lines += _aligned(cells)
+    lines += in_columns(cells, right=range(len(cells[0])))
     if tokens is not None:
         lines += ["", *_token_lines(tokens)]
     lines += ["", *(f"- {note}" for note in (*notes(encoder, heads), LIMITS, *further))]
@@ -192,7 +193,7 @@ def _token_lines(audit: TokenAudit) -> list[str]:
             if is_so
         )
         cells.append([_number(row[name]) for name, _ in _LAYER_NAMES] + [interval, mark])
-    lines = [f"{audit.count} tokens", *_aligned(cells)]
+    lines = [f"{audit.count} tokens", *in_columns(cells, right=range(len(cells[0])))]
     if flagged := [str(one.layer) for one in audit.layers if one.flagged]:
         lines.append(
             f"deviates: layer {', '.join(flagged)}; the heads leave more than {UNEXPLAINED:.0%} of "
@@ -237,14 +238,6 @@ def _ends(found: LifetimeEnd) -> str:
     if math.isfinite(found.depth):
         where = f"{_number(found.depth)} layers"
     return f"{where} ({', '.join(f'layer {layer} head {head}' for layer, head in found.heads)})"
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
 
 
 def _number(value: float | int | None) -> str:

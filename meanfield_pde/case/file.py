@@ -111,6 +111,11 @@ def read_case(
         raise InputError(f"{path}: {message}") from None
 
 
+def case_of(document: Table, path: Path) -> Case:
+    """The case of the tables of a case file; inputs are relative to the folder of the path."""
+    return _case(_sections(document), path, None, None, (), meshless=False)
+
+
 def _load(path: Path) -> Table:
     if not path.is_file():
         stems = [one.stem for one in path.parent.glob("*.toml")]
@@ -148,7 +153,7 @@ def parse(text: str) -> Table:
 
 def _about_heads(text: str) -> str:
     """How several heads are written, for texts in which they may be what is wrong."""
-    if not re.search(r"^\s*(?:heads\s*=|\[attention\.heads\])", text, re.MULTILINE):
+    if not re.search(r"^\s*(?:heads\s*=|\[+\s*attention\.heads\b)", text, re.MULTILINE):
         return ""
     return "; several heads are sections [[attention.heads]] in double brackets, one for each"
 
@@ -165,6 +170,9 @@ def _sections(document: Table) -> dict[str, Table]:
                 f"unknown section [{name}]{did_you_mean(name, known)} (known: {', '.join(known)})"
             )
         if not isinstance(table, dict):
+            if isinstance(table, list) and table and isinstance(table[0], dict):
+                heads = "; several heads are [[attention.heads]]" if name == "attention" else ""
+                raise InputError(f"write [{name}] once, not [[{name}]]{heads}")
             raise InputError(f"[{name}] must be a section, got {name} = {reprlib.repr(table)}")
         if name == "noise" and "sigma" in table:  # as the pages write it, and others for its root
             raise InputError(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.support.checks import check_no_device, to_path
@@ -18,6 +22,10 @@ Command = Callable[
 ]
 
 
+# Of values in a range: more points than that no grid may have.
+MOST_SPACED = 10_000
+
+
 def number(text: str) -> float:
     """A number, which may be infinite."""
     try:
@@ -25,13 +33,75 @@ def number(text: str) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise argparse.ArgumentTypeError(f"expected a number, got '{text}'")
+        hint = "; write several with spaces between them" if "," in text else ""
+        raise argparse.ArgumentTypeError(f"expected a number, got '{text}'{hint}")
     return value
 
 
 def vector(text: str) -> list[float]:
     """Numbers separated by commas."""
     return [number(part) for part in text.split(",")]
+
+
+def variation(text: str) -> tuple[str, list[Any]]:
+    """KEY=VALUES: a key of a case file and values, listed with commas, or evenly spaced.
+
+    Values are those of TOML, and words need no quotes: 1,2,4 or muscl,upwind or [1,0],[0,1].
+    START:STOP:COUNT has both ends, START:STOP:COUNT:log equal ratios; ends that are whole numbers
+    give whole numbers, where these are.
+    """
+    key, _, values = text.partition("=")
+    key, values = key.strip(), values.strip()
+    if not key or not values:
+        raise argparse.ArgumentTypeError(
+            f"expected KEY=START:STOP:COUNT, with :log after it for equal ratios, or "
+            f"KEY=VALUE,VALUE,..., got '{text}'"
+        )
+    first = values.partition(",")[0]
+    return key, _spaced(values) if ":" in first and first[0] not in "'\"[" else _listed(values)
+
+
+def _spaced(text: str) -> list[Any]:
+    """Evenly spaced values, or with equal ratios, rounded to 12 digits, as folders are named."""
+    start, stop, *rest = [*text.split(":"), ""]
+    try:
+        count = int(rest[0])
+    except ValueError:
+        count = 0
+    ends = number(start), number(stop)
+    logarithmic = rest[1:-1] == ["log"]
+    if not (2 <= count <= MOST_SPACED and all(map(math.isfinite, ends))) or (
+        rest[1:-1] and not (logarithmic and min(ends) > 0)
+    ):
+        raise argparse.ArgumentTypeError(
+            f"expected START:STOP:COUNT with a count from 2 to {MOST_SPACED}, or "
+            f"START:STOP:COUNT:log with ends > 0, got '{text}'"
+        )
+    found = np.geomspace(*ends, count) if logarithmic else np.linspace(*ends, count)
+    rounded = [float(f"{value:.12g}") for value in found]
+    whole = all(end.strip().lstrip("+-").isdigit() for end in (start, stop))
+    return [int(value) if whole and value.is_integer() else value for value in rounded]
+
+
+def _listed(text: str) -> list[Any]:
+    """Values separated by commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [_value(part.strip()) for part in parts]
+
+
+def _value(text: str) -> Any:
+    if not text:
+        raise argparse.ArgumentTypeError("a value between two commas is missing")
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def add_allow_long(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from meanfield_pde.cli.arguments import Command, add_allow_long, folder, number, path
-from meanfield_pde.errors import SolverError
+from meanfield_pde.cli.arguments import (
+    Command,
+    add_allow_long,
+    folder,
+    number,
+    path,
+    variation,
+)
+from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.plain import json_text
 from meanfield_pde.support.ranks import on_root
@@ -35,7 +42,9 @@ def add_experiments(command: Command) -> None:
     _add_output(refining, "converge")
 
     timing = command("lifetime", lifetime, "metastable lifetimes, of the density and of tokens")
-    _add_common(timing, "lifetime")
+    timing.add_argument("case", type=path, metavar="CASE.toml")
+    _add_beta(timing, "inverse temperatures, instead of the case's own", required=True)
+    _add_output(timing, "lifetime")
     timing.add_argument(
         "--tokens", type=int, nargs="+", default=(), metavar="N", help="numbers of tokens"
     )
@@ -53,11 +62,30 @@ def add_experiments(command: Command) -> None:
     _add_check(changing)
     _add_output(changing, "transition")
 
-    sweeping = command("sweep", sweep, "the concentration theorem, measured over a range of beta")
-    _add_common(sweeping, "sweep")
+    sweeping = command(
+        "sweep", sweep, "a case over ranges of its keys, or the theorem over a range of beta"
+    )
+    sweeping.add_argument("case", type=path, metavar="CASE.toml")
+    over = sweeping.add_mutually_exclusive_group(required=True)
+    _add_beta(over, "the theorem, measured at these inverse temperatures", required=False)
+    over.add_argument(
+        "--vary",
+        type=variation,
+        action="append",
+        metavar="KEY=VALUES",
+        help="a table of what runs conclude at every combination: attention.beta=1:10:10 (start, "
+        "stop, count), attention.beta=1:1000:4:log, noise.strength=0.1,0.2,0.4; once for each key",
+    )
+    sweeping.add_argument(
+        "--show", metavar="NAME", help="with --vary: the column drawn, default end.mean_norm"
+    )
+    _add_output(sweeping, "sweep, with --vary points,")
     _add_check(sweeping)
     sweeping.add_argument(
-        "--at-once", type=int, default=1, metavar="K", help="runs that share the ranks, default 1"
+        "--at-once",
+        type=int,
+        metavar="K",
+        help="runs that share the ranks, default 1; with --vary as many as there are ranks",
     )
 
 
@@ -80,36 +108,48 @@ def converge(options: argparse.Namespace) -> None:
     _print_json(options, summary)
     if not options.json and MPI.COMM_WORLD.rank == 0:
         print(intervals_table(summary["numbers"]), flush=True)
+    if missing := summary["not_reached"]:
+        LOG.info("%s: reached on none of these meshes", " and ".join(missing))
     LOG.info("%s, summary.json and figures/converge.png in %s", TABLE, directory)
 
 
 def sweep(options: argparse.Namespace) -> None:
-    """Run a case over a range of beta, and analyse the distances to the limit."""
+    """Run a case over a range of beta, and analyse the distances to the limit, or over any keys."""
+    from meanfield_pde.experiments import vary
     from meanfield_pde.experiments.folder import check_betas
-    from meanfield_pde.experiments.sweep import run_sweep
+    from meanfield_pde.experiments.sweep import TABLE, run_sweep
 
     comm = MPI.COMM_WORLD
-    case, directory = _case_and_folder(options, "sweep")
-    betas = check_betas(options.beta, fewest=2, name="--beta")
+    case, directory = _case_and_folder(options, "points" if options.vary else "sweep")
+    betas = check_betas(options.beta, fewest=2, name="--beta") if options.beta else None
+    varied = dict(options.vary) if options.vary else None
+    if varied is not None and len(varied) < len(options.vary):
+        raise InputError("--vary: each key once, with all its values")
     with signals_noted():
         summary = run_sweep(
             case,
             betas,
             directory=directory,
-            at_once=whole(options.at_once, "--at-once", 1),
+            vary=varied,
+            show=options.show,
+            at_once=None if options.at_once is None else whole(options.at_once, "--at-once", 1),
             check=options.check,
             quiet=options.quiet,
             allow_long=options.allow_long,
             comm=comm,
         )
     _print_json(options, summary)
-    LOG.info("sweep.csv, summary.json and figures in %s", directory)
+    for missing in summary.get("missing", []):
+        values = ", ".join(f"{key} = {missing[key]}" for key in varied or {})
+        LOG.warning("%s failed: %s", values, missing["reason"])
+    LOG.info("%s, summary.json and figures in %s", vary.TABLE if varied else TABLE, directory)
 
 
 def transition(options: argparse.Namespace) -> None:
     """Follow the stationary states of a case through strengths of noise."""
     from meanfield_pde.experiments.folder import check_betas
     from meanfield_pde.experiments.transition import run_transition
+    from meanfield_pde.theory.richardson import in_words
 
     comm = MPI.COMM_WORLD
     case, directory = _case_and_folder(options, "transition")
@@ -130,6 +170,14 @@ def transition(options: argparse.Namespace) -> None:
         LOG.info("the transition %s", how)
     if summary["ordered_up_to"] is not None:
         LOG.info("ordered states exist up to %.6g", summary["ordered_up_to"])
+    if summary["crossing"] is not None:
+        LOG.info(
+            "free energies cross at %.7g: below it the ordered state, of order %.4f, has the lower",
+            summary["crossing"],
+            summary["order_at_crossing"],
+        )
+    for name, one in summary.get("numbers", {}).items():
+        LOG.info("%s: %s", name, in_words(**one))
     for name, reason in summary["reasons"].items():
         LOG.info("%s: %s", name, reason)
     if not summary["states"]:
@@ -195,17 +243,8 @@ def _print_json(options: argparse.Namespace, summary: dict[str, Any]) -> None:
         print(json_text(summary))
 
 
-def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("case", type=path, metavar="CASE.toml")
-    parser.add_argument(
-        "--beta",
-        type=number,
-        nargs="+",
-        required=True,
-        metavar="B",
-        help="inverse temperatures, instead of the case's own",
-    )
-    _add_output(parser, what)
+def _add_beta(parser: argparse._ActionsContainer, what: str, *, required: bool) -> None:
+    parser.add_argument("--beta", type=number, nargs="+", required=required, metavar="B", help=what)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:

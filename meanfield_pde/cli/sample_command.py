@@ -36,7 +36,7 @@ def add_sample(command: Command) -> None:
         nargs="+",
         default=("density",),
         metavar="NAME",
-        help="density (the default), zero-temperature, velocity, limit",
+        help="density (the default, with its logarithm), zero-temperature, velocity, limit",
     )
     taken.add_argument(
         "--output", type=path, required=True, metavar="FILE", help=".nc, .npz or .csv"

@@ -13,7 +13,7 @@ from meanfield_pde.solver.controller import Controller
 from meanfield_pde.support.checks import check_ends
 from meanfield_pde.support.memory import check_fits, free_memory, peak_memory
 
-LOG = logging.getLogger("meanfield_pde")
+LOG = logging.getLogger("meanfield_pde.cost")  # with --log alone
 
 # Peak memory in bytes: what the program takes on each rank, and a cell of the mesh on each rank,
 # and on all together. Whole runs on one rank, figures and files among them, took 0.4 GB and 2,400
@@ -71,8 +71,9 @@ def check_steps(
     comm = next(iter(evolutions)).equation.volumes.comm
     peak = comm.allreduce(peak_memory(), MPI.MAX)
     if steps > 0:
-        LOG.info(
-            "transport begins with %.2e, at this pace %.4g steps; memory of a rank %.0f MB so far",
+        LOG.debug(
+            "transport alone begins with steps of %.2e, %.4g of them to the end; "
+            "memory of a rank %.0f MB so far",
             first,
             max(1.0, steps),
             peak / 1e6,

@@ -12,20 +12,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
 
-from meanfield_pde.case.case import Case
+from meanfield_pde.case.case import Case, OutputCase
 from meanfield_pde.case.text import case_text, differing_keys, same_case
-from meanfield_pde.errors import InputError, StoppedError
+from meanfield_pde.errors import InputError, SolverError, StoppedError, StorageError
+from meanfield_pde.experiments.levels import Level
 from meanfield_pde.experiments.run import run_case
 from meanfield_pde.results.checked_text import read_case_text, write_case
 from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.names import CASE, CHECKPOINT, DENSITY, SUMMARY
 from meanfield_pde.solver.step_control import StepSettings
 from meanfield_pde.support.checks import real, whole
-from meanfield_pde.support.ranks import on_root
+from meanfield_pde.support.ranks import on_root, shared_errors
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -86,6 +88,7 @@ def run_unless_finished(
     name: str,
     *,
     steps: StepSettings | None = None,
+    brief: bool = False,
     quiet: bool,
     allow_long: bool,
     comm: MPI.Comm,
@@ -96,6 +99,7 @@ def run_unless_finished(
         case: with a result folder of its own.
         name: what it is called in messages.
         steps: what steps are allowed to do.
+        brief: draw no figures of it, and of its messages show warnings alone.
         quiet: no progress bar.
         allow_long: do not refuse a run of more than 1e9 steps.
         comm: the ranks that share the work.
@@ -103,7 +107,12 @@ def run_unless_finished(
     state = on_root(comm, _state, case)
     if comm.rank == 0:
         LOG.info("%s: %s", name, state)
-    if state != "finished":
+    if state == "finished":
+        return
+    level = LOG.level
+    if brief:
+        LOG.setLevel(max(level, logging.WARNING))
+    try:
         run_case(
             case,
             comm=comm,
@@ -112,7 +121,68 @@ def run_unless_finished(
             quiet=quiet,
             allow_long=allow_long,
             steps=steps,
+            figures=not brief,
         )
+    finally:
+        LOG.setLevel(level)
+
+
+def run_all(
+    levels: Sequence[Level],
+    names: Sequence[str],
+    *,
+    at_once: int,
+    keep_going: bool = False,
+    brief: bool = False,
+    quiet: bool,
+    allow_long: bool,
+    comm: MPI.Comm,
+) -> dict[int, str]:
+    """Deal runs out to groups of ranks, each of which goes through its own in order. Collective.
+
+    Args:
+        levels: the cases, each with a result folder of its own, and what their steps may do.
+        names: what they are called in messages.
+        at_once: groups that share the ranks, at most as many as there are ranks.
+        keep_going: go on with the others where one fails.
+        brief: draw no figures of the runs, and of their messages show warnings alone.
+        quiet: no progress bar.
+        allow_long: do not refuse runs of more than 1e9 steps.
+        comm: the ranks that share the work.
+
+    Returns:
+        Why runs have failed, by their index.
+    """
+    group = comm.rank * at_once // comm.size
+    ranks = comm.Split(group, comm.rank)
+    failed: dict[int, str] = {}
+    with shared_errors(comm):  # of this group; the others are still at work
+        for i in range(group, len(levels), at_once):
+            try:
+                run_unless_finished(
+                    levels[i].case,
+                    names[i],
+                    steps=levels[i].steps,
+                    brief=brief,
+                    quiet=quiet,
+                    allow_long=allow_long,
+                    comm=ranks,
+                )
+            except InputError as error:  # such as too many steps
+                raise InputError(f"{names[i]}: {error}", error.options) from None
+            except StorageError:
+                raise
+            except SolverError as error:  # of all ranks of the group
+                if not keep_going:
+                    raise
+                failed[i] = str(error)
+    ranks.Free()
+    return {i: why for part in comm.allgather(failed) for i, why in part.items()}
+
+
+def in_folder(case: Case, directory: Path) -> Case:
+    """The case with results in a folder, and no fields."""
+    return replace(case, output=OutputCase(directory, "none", case.output.checkpoint_every))
 
 
 def _state(case: Case) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from meanfield_pde.attention.layers import single
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
-from meanfield_pde.experiments import converge, lifetimes, sweep
+from meanfield_pde.experiments import converge, lifetimes, sweep, vary
 from meanfield_pde.experiments.run import draw_run
 from meanfield_pde.experiments.sweep_analysis import summarise_sweep
 from meanfield_pde.results.checked_text import read_case_text, read_summary
@@ -40,6 +40,7 @@ def draw_figures(
         converge.TABLE: _draw_converge,
         lifetimes.TABLE: _draw_lifetimes,
         sweep.TABLE: _draw_sweep,
+        vary.TABLE: _draw_points,
     }
     for table, draw in of_experiments.items():
         if (directory / table).is_file():
@@ -56,6 +57,10 @@ def draw_figures(
 
 def _draw_converge(directory: Path, into: Path, form: str) -> list[Path]:
     return [converge.draw_levels(into, read_summary(directory), form)]
+
+
+def _draw_points(directory: Path, into: Path, form: str) -> list[Path]:
+    return [vary.draw_points(into, read_summary(directory), form)]
 
 
 def _draw_lifetimes(directory: Path, into: Path, form: str) -> list[Path]:

@@ -57,6 +57,7 @@ def run_case(
     quiet: bool = False,
     allow_long: bool = False,
     steps: StepSettings | None = None,
+    figures: bool = True,
 ) -> Solution:
     """Solve a case and write its result folder. Collective.
 
@@ -70,6 +71,7 @@ def run_case(
         quiet: show no progress bar.
         allow_long: do not refuse a run of more than 1e9 steps.
         steps: what steps are allowed to do, for studies of the error in time; not in case.toml.
+        figures: draw them, which takes 0.8 s; `plot` does later.
 
     Returns:
         The solution, whose densities are in the folder and read when they are asked for.
@@ -111,7 +113,7 @@ def run_case(
             steady_metastable=case.time.steady_metastable,
         )
         solution = simulation.solution()
-        on_root(comm, _conclude, case, simulation, solution)
+        on_root(comm, _conclude, case, simulation, solution, figures)
     finally:
         lock.release()
         if simulation is not None:
@@ -241,12 +243,17 @@ def _open_folder(
 
 
 def _announce(simulation: Simulation, case: Case) -> None:
+    surface = "circle" if case.dimension == 2 else "sphere"
+    mesh = f"{simulation.evolution.equation.volumes.global_cells} cells"
+    if case.adapt is not None:
+        mesh = f"an adaptive mesh, tolerance {case.adapt.tolerance:g}, {mesh} at first"
     LOG.info(
-        "%d cells, %s x %s, to t = %g",
-        simulation.evolution.equation.volumes.global_cells,
+        "the density on the %s to t = %g, on %s, by %s x %s",
+        surface,
+        case.time.until,
+        mesh,
         _counted(simulation.comm.size, "rank"),
         _counted(simulation.threads, "thread"),
-        case.time.until,
     )
 
 
@@ -262,11 +269,12 @@ def _observers(case: Case, quiet: bool) -> list[Observer]:
     return observers
 
 
-def _conclude(case: Case, simulation: Simulation, solution: Solution) -> None:
-    """Figures and summary, on rank 0."""
+def _conclude(case: Case, simulation: Simulation, solution: Solution, figures: bool) -> None:
+    """Figures, if they are wanted, and summary, on rank 0."""
     directory, projection = case.output.directory, simulation.projection
     phases = phases_of_run(directory, solution.history, projection)
-    drawn_if_possible(draw_run, directory, solution, projection, phases)
+    if figures:
+        drawn_if_possible(draw_run, directory, solution, projection, phases)
     limit = solution.limit
     if limit is None and projection.dimension == 1:
         limit = limit_of(projection, case.initial, solution.cells.vertices)

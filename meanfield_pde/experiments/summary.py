@@ -10,8 +10,9 @@ from meanfield_pde.solver.settings import COMPARED, ORDERS, Compared
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.steadiness import Steadiness
+from meanfield_pde.support.columns import in_columns
 from meanfield_pde.support.versions import versions
-from meanfield_pde.theory.phases import Phases
+from meanfield_pde.theory.phases import Phases, interval_of
 from meanfield_pde.wasserstein.measure import Measure
 
 # From this share of the mass on it is said that it is in clusters narrower than the cells: what is
@@ -102,29 +103,46 @@ def principal_axis(points: np.ndarray, masses: np.ndarray) -> tuple[np.ndarray, 
 
 
 def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
-    """What a run has found, a line each, and how sure it all is.
+    """What a run has found, as the lines of a table, and how sure it all is.
 
-    Phases, distances, lifetime, steadiness, unresolved mass.
+    Phases, distances, lifetime and steadiness, each beside what is predicted in the limit of large
+    beta; and the mass that is not resolved.
 
     Args:
         summary: of the run, as in summary.json.
         phases: of the run.
     """
-    lines = [str(phase) for phase in phases] + [str(stage) for stage in phases.stages]
-    least = summary.get("least_distances", {})
+    rows = [("", "found", "between", "predicted")]
+    limit, least = summary["limit"], summary.get("least_distances", {})
+    gathered, lifetime = (limit.get(name) for name in ("log_beta_time", "lifetime"))
+    expected = {
+        "concentration": "" if gathered is None else f"until {gathered:.4g}",
+        "metastable": "" if not isinstance(lifetime, float) else f"until {lifetime:.4g}",
+    }
+    for phase in phases:
+        rows.append((phase.name, phase.when, "", expected.get(phase.name, "")))
+    for stage in phases.stages:
+        until = "" if stage.expected_end is None else f", until {stage.expected_end:.4g}"
+        when = interval_of(stage.begin, stage.end)
+        rows.append((stage.name, when, "", f"at {stage.expected:.3g}{until}"))
+    if phases.lifetime is not None:
+        name = "lifetime of the metastable state"
+        if not phases.metastable.reached:
+            name = "E is left, no metastable phase seen"
+        rows.append((name, f"{phases.lifetime:.4g}", "", _number(lifetime)))
     for p in ORDERS:
         for compared in COMPARED:
             one = least.get(compared.column(p))
             if one and one["time"] > 0 and compared.least:  # one that has been reached
                 name = f"least W{p} {compared.least}"
-                lines.append(f"{name}: {_with_interval(one)}, at t = {one['time']:g}")
-    predicted = summary["limit"].get("lifetime")
-    lived = phases.lifetime
-    if lived is not None and isinstance(predicted, float):
-        lines.append(
-            f"lifetime of the metastable state: {lived:.4g} (the axis leaves), "
-            f"predicted in the limit of large beta: {predicted:.4g}"
-        )
+                between = f"{one['low']:.4g} to {one['high']:.4g}" if "low" in one else "atoms"
+                rows.append((name, f"{one['value']:.4g} at t = {one['time']:g}", between, ""))
+    lines = in_columns(rows)
+    reasons: dict[str | None, list[str]] = {}
+    for phase in phases:
+        if not phase.reached:
+            reasons.setdefault(phase.reason, []).append(phase.name)
+    lines += [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
     if (steadiness := summary.get("steadiness")) is not None:
         lines.append(str(Steadiness(**steadiness)))
     narrow = summary.get("unresolved")
@@ -142,8 +160,5 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
     return [*lines, f"all these numbers: {known}; `converge` gives an interval"]
 
 
-def _with_interval(one: dict[str, float]) -> str:
-    """The value, and between what bounds it lies for the densities."""
-    if "low" not in one:
-        return f"{one['value']:.4g} (atoms at the centres of cells)"
-    return f"{one['value']:.4g} (between densities {one['low']:.4g} to {one['high']:.4g})"
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else ""

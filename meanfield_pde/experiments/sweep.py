@@ -1,4 +1,4 @@
-"""`meanfield-pde sweep`: the concentration theorem, measured over a range of beta.
+"""`meanfield-pde sweep --beta`: the concentration theorem, measured over a range of beta.
 
     W_p(mu_t^beta, limit)  <=  C1 sqrt(log(beta + 1) / beta) exp(C t)  +  C2 exp(-c t)
 
@@ -6,13 +6,15 @@ For each beta the case is run, with all three distances, into a folder of its ow
 give the time t*(beta) of least distance and that distance, the rate of the decay before it, an
 envelope of the form of the theorem that holds at every measured point, and the error of the
 Laplace principle. sweep.csv has a row for each beta and p.
+
+A sweep over any other keys of a case is that of `vary`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,11 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.experiments.folder import (
     check_betas,
     experiment_folder,
-    run_unless_finished,
+    run_all,
 )
 from meanfield_pde.experiments.levels import Level, level, ratio
 from meanfield_pde.experiments.sweep_analysis import rows_of_run, summarise_sweep, with_intervals
+from meanfield_pde.experiments.vary import run_varied
 from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.folder import read_result
@@ -37,7 +40,7 @@ from meanfield_pde.results.tables import write_table
 from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.old_names import accept_old_keywords
-from meanfield_pde.support.ranks import on_root, shared_errors
+from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.versions import versions
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.richardson import FEWEST
@@ -51,10 +54,12 @@ _FREE = ("attention.beta", "output", MAX_CELLS_KEY)
 @accept_old_keywords
 def run_sweep(
     case: Case,
-    betas: Sequence[float],
+    betas: Sequence[float] | None = None,
     *,
     directory: Path,
-    at_once: int = 1,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    show: str | None = None,
+    at_once: int | None = None,
     check: bool = False,
     quiet: bool = False,
     allow_long: bool = False,
@@ -64,11 +69,16 @@ def run_sweep(
 
     Args:
         case: matrices, mesh, initial density, solver and times.
-        betas: inverse temperatures, two or more.
-        directory: each run goes to a folder `beta-...` in it.
-        at_once: runs that share the ranks at the same time, at most as many as there are ranks.
-        check: run each beta on two finer meshes, too (`levels`), in folders `level-...`, and
-            conclude from the finest, with intervals.
+        betas: inverse temperatures, two or more, to measure the theorem; or give `vary`.
+        directory: each run goes to a folder of its own in it, such as `beta-...`.
+        vary: two values or more for each of some keys of the case, as in
+            {"attention.beta": [1, 2, 4], "noise.strength": [0.1, 0.2]}, of which every combination
+            is run, and what it concludes is a row of a table (`run_varied`).
+        show: the column of that table that is drawn, `end.mean_norm` by default.
+        at_once: runs that share the ranks at the same time, at most as many as there are ranks; by
+            default one beta, or as many points of `vary`.
+        check: run each on two finer meshes, too (`levels`), in folders `level-...`, and conclude
+            from the finest, with intervals.
         quiet: no progress bar.
         allow_long: do not refuse runs of more than 1e9 steps.
         comm: the ranks that share the work.
@@ -76,8 +86,25 @@ def run_sweep(
     Returns:
         What summary.json says.
     """
+    if (betas is None) == (vary is None):
+        raise InputError("a sweep is over betas, or over the keys of vary; give one of them")
+    if betas is None:
+        assert vary is not None
+        return run_varied(
+            case,
+            vary,
+            directory=directory,
+            show=show,
+            at_once=at_once,
+            check=check,
+            quiet=quiet,
+            allow_long=allow_long,
+            comm=comm,
+        )
+    if show is not None:
+        raise InputError("show names a column of the table of vary; a sweep over betas has figures")
     betas = check_betas(betas, fewest=2)
-    at_once = min(whole(at_once, "at_once", 1), comm.size, len(betas))
+    at_once = min(whole(1 if at_once is None else at_once, "at_once", 1), comm.size, len(betas))
     attention = single(case.attention, "a sweep")
     if case.noise.strength:
         raise InputError(
@@ -111,7 +138,15 @@ def run_sweep(
         return summary
 
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
-        _run_all([one for cases in sequence for one in cases], at_once, quiet, allow_long, comm)
+        levels = [one for cases in sequence for one in cases][::-1]  # the most costly first
+        run_all(
+            levels,
+            [_name(one) for one in levels],
+            at_once=at_once,
+            quiet=quiet,
+            allow_long=allow_long,
+            comm=comm,
+        )
         return on_root(comm, conclude)
 
 
@@ -130,25 +165,9 @@ def case_at(case: Case, beta: float, directory: Path) -> Case:
     )
 
 
-def _run_all(
-    levels: Sequence[Level], at_once: int, quiet: bool, allow_long: bool, comm: MPI.Comm
-) -> None:
-    """Deal the runs out to groups of ranks; each goes through its own, the most costly first."""
-    group = comm.rank * at_once // comm.size
-    ranks = comm.Split(group, comm.rank)
-    ours = [one for i, one in enumerate(reversed(levels)) if i % at_once == group]
-    with shared_errors(comm):  # of this group; the others are still at work
-        for one in ours:
-            run_unless_finished(
-                one.case,
-                f"beta = {one.case.attention.beta:g}"
-                + (f", level {one.number}" * (one.number > 0)),
-                steps=one.steps,
-                quiet=quiet,
-                allow_long=allow_long,
-                comm=ranks,
-            )
-    ranks.Free()
+def _name(one: Level) -> str:
+    """What a run is called in messages."""
+    return f"beta = {one.case.attention.beta:g}" + f", level {one.number}" * (one.number > 0)
 
 
 # By the name of its command, as the package exports it.

@@ -9,7 +9,9 @@ Beside them stand, where the uniform density is stationary,
 - the branch of ordered states that begins there, by its order parameter r = |∫ x dmu|, with the
   states that are not stable and that no evolution finds. If the strength falls with r^2 from there
   the transition is continuous, if it rises the transition jumps, and the largest strength on the
-  branch is that up to which the ordered state survives.
+  branch is that up to which the ordered state survives;
+- where it jumps and there is a free energy, the strength at which those of the ordered and of the
+  uniform state cross: below it the ordered one has the lower.
 
 What cannot be found is null in the summary, with its reason under `reasons`; the rest is written.
 """
@@ -41,7 +43,7 @@ from meanfield_pde.experiments.transition_states import (
 from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.tables import Row, write_table
-from meanfield_pde.solver.stationary import Growth, Stationary
+from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
 from meanfield_pde.support.checks import real
 from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
@@ -64,6 +66,9 @@ _ROUNDING = 1e-12
 # The threshold is looked for beside the strengths, by this factor at a time, this often: a
 # factor 1,000 on either side.
 _FURTHER, _TIMES = 4.0, 5
+# Of the order at the crossing: it moves the strength by less than 1e-6 of it, as d sigma / d r is
+# some -0.3 sigma there (beta = 5).
+_ORDER = 1e-7
 # Relative change of the uniform density with which the branch begins (chosen, not tuned).
 _FIRST = 0.05
 
@@ -123,6 +128,7 @@ def _followed(
         rows, missing = continuation.there_and_back(strengths, directory / TABLE)
         branch: list[Row] = []
         found, reasons = _analyse(continuation, strengths, branch)
+        branch.sort(key=lambda row: row["order"])  # with the state where free energies cross
         continuation.mark([*rows, *branch], [*rows, *branch])
         if continuation.without_free_energy:
             reasons["free_energy"] = (
@@ -169,7 +175,7 @@ def _conclude(directory: Path, case: Case, found: States) -> None:
 def _analyse(
     continuation: Continuation, strengths: Sequence[float], branch: list[Row]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Threshold, kind of the transition and end of order, and reasons for those that are None.
+    """Threshold, kind of the transition, end of order, crossing, and reasons for those None.
 
     Args:
         continuation: of the states.
@@ -177,7 +183,7 @@ def _analyse(
         branch: takes the rows of the ordered states that begin at the threshold.
     """
     found: dict[str, Any] = dict.fromkeys(
-        ("threshold", "uniform_stable_from", "transition", "ordered_up_to")
+        ("threshold", "uniform_stable_from", "transition", "ordered_up_to", "crossing")
     )
     reasons: dict[str, str] = {}
     try:
@@ -187,8 +193,10 @@ def _analyse(
         return found, reasons | {"threshold": str(error), "uniform_stable_from": str(error)}
     found |= {"threshold": threshold, "uniform_stable_from": threshold}
     ended = ""
+    ordered: list[StationaryState] = []
     try:
-        follow_branch(continuation, threshold, growth, min(strengths[0], threshold), branch)
+        least = min(strengths[0], threshold)
+        follow_branch(continuation, threshold, growth, least, branch, ordered)
     except SolverError as error:
         ended = f": {error}"
     for name, what in (("transition", kind_of_transition), ("ordered_up_to", end_of_order)):
@@ -196,6 +204,12 @@ def _analyse(
             found |= what(branch, threshold)
         except SolverError as error:
             reasons[name] = f"{error}{ended}"
+    try:
+        crossing = free_energy_crossing(continuation, branch, ordered)
+        branch.append(crossing)
+        found |= {"crossing": crossing["strength"], "order_at_crossing": crossing["order"]}
+    except SolverError as error:
+        reasons["crossing"] = f"{error}{ended}"
     return found, reasons
 
 
@@ -239,9 +253,14 @@ def find_threshold(problem: Stationary, strengths: Sequence[float]) -> tuple[flo
 
 
 def follow_branch(
-    continuation: Continuation, threshold: float, growth: Growth, least: float, branch: list[Row]
+    continuation: Continuation,
+    threshold: float,
+    growth: Growth,
+    least: float,
+    branch: list[Row],
+    ordered: list[StationaryState],
 ) -> None:
-    """Add the ordered states from the threshold on to `branch`. Collective.
+    """Add the ordered states from the threshold on, and their rows to `branch`. Collective.
 
     As far as the least strength. SolverError says why it ends before.
     """
@@ -259,10 +278,50 @@ def follow_branch(
             # Such as begins states that turn, if rotations commute with the equation; else none.
             how = ", and what grows at the threshold oscillates" if growth.oscillates else ""
             raise SolverError(f"{error}{how}") from error
-        branch.append(continuation.row(state, problem.growth(state.masses, state.strength).rate))
+        branch.append(continuation.ordered_row(state))
+        ordered.append(state)
         if state.strength < least and len(branch) > 2:
             break
         masses, strength = state.masses, state.strength
+
+
+def free_energy_crossing(
+    continuation: Continuation, branch: Sequence[Row], ordered: Sequence[StationaryState]
+) -> Row:
+    """The row of the ordered state whose free energy is that of the uniform density. Collective.
+
+    Along the branch d F / d sigma is the entropy, which is least for the uniform density: its
+    distance to the free energy of the uniform one rises with the strength up to where order ends,
+    and falls with it from there on. SolverError says why there is no such state.
+
+    Args:
+        continuation: of the states.
+        branch: the rows of the ordered states, from the threshold on.
+        ordered: these states.
+    """
+    if continuation.without_free_energy:
+        raise SolverError(f"{continuation.without_free_energy}: there is no free energy")
+    if not branch:
+        raise SolverError("no ordered states were found")
+    top = int(np.argmax([row["strength"] for row in branch]))
+    if not top:
+        raise SolverError("the strength falls along the branch of ordered states: it does not jump")
+    above = [row["above_uniform"] for row in branch]
+    falls = [i for i in range(top, len(above) - 1) if above[i] > 0 >= above[i + 1]]
+    if not falls:
+        raise SolverError(
+            f"free energies do not cross on the branch of ordered states, which was followed from "
+            f"r = {branch[0]['order']:g} to {branch[-1]['order']:g}"
+        )
+    found, after = ordered[falls[0]], ordered[falls[0] + 1]
+    states = {}
+
+    def difference(order: float) -> float:
+        states[order] = continuation.problem.at_order(found.masses, found.strength, order)
+        return continuation.above_uniform(states[order])
+
+    order = float(brentq(difference, found.order, after.order, xtol=_ORDER))
+    return continuation.ordered_row(states[order])
 
 
 # By the name of its command, as the package exports it.

@@ -148,6 +148,19 @@ class Continuation:
             "energy": found["energy"],
         } | {name: found[name] for name in names}
 
+    def ordered_row(self, state: StationaryState) -> Row:
+        """The row of a state on the branch of ordered ones. Collective."""
+        row = self.row(state, self.problem.growth(state.masses, state.strength).rate)
+        if not self.without_free_energy:
+            row["above_uniform"] = self.above_uniform(state)
+        return row
+
+    def above_uniform(self, state: StationaryState) -> float:
+        """By how much its free energy is above that of the uniform density. Collective."""
+        masses = state.masses, self.problem.uniform
+        ours, uniform = (self._snapshot(one, state.strength).free_energy for one in masses)
+        return float(ours - uniform)
+
     def _follow(self, masses: np.ndarray, strength: float, settled: bool) -> Found:
         """The stable state that the masses lead to."""
         if settled:

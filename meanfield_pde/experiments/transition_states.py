@@ -61,7 +61,8 @@ class States:
 def with_intervals(levels: Sequence[States], finer: float) -> States:
     """What was found on the finest of several meshes, with intervals.
 
-    States are the same on two meshes if way and strength are, and on the branch if the order is.
+    States are the same on two meshes if way and strength are, and on the branch if the order is, or
+    free energies cross at both.
 
     Args:
         levels: what was found on each, from the coarsest on.
@@ -72,13 +73,20 @@ def with_intervals(levels: Sequence[States], finer: float) -> States:
         [one.rows for one in levels], ("way", "strength"), ("order", "free_energy"), finer
     )
     # Orders are prescribed to it, and found as exactly as Newton's method ends.
-    branches = [[row | {"at": round(row["order"], 6)} for row in one.branch] for one in levels]
+    branches = [
+        [
+            row | {"at": None if row["order"] == crossing else round(row["order"], 6)}
+            for row in one.branch
+        ]
+        for one in levels
+        for crossing in [one.summary.get("order_at_crossing")]
+    ]
     branch = _rows_with_intervals(branches, ("at",), ("strength", "free_energy"), finer)
     for row in branch:
         del row["at"]
     numbers = {
         name: interval([one.summary[name] for one in levels], finer).describe()
-        for name in ("threshold", "ordered_up_to")
+        for name in ("threshold", "ordered_up_to", "crossing")
         if any(one.summary[name] is not None for one in levels)
     }
     return States(rows, branch, finest.uniform, finest.summary | {"numbers": numbers})

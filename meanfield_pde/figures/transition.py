@@ -51,11 +51,13 @@ def draw_transition(
     axes = figure.subplots(1, 2 if decides else 1, squeeze=False)[0]
     if branch and summary["threshold"]:  # it begins where the uniform density loses its stability
         branch = [_uniform_at(summary["threshold"], uniform), *branch]
-    for one, name in zip(axes, ("order", "free_energy"), strict=False):
+    names = ("order", "free_energy")
+    for one, name in zip(axes, names, strict=False):
         _draw_branch(one, branch, name)
         _draw_ways(one, rows, name)
         one.set_xlabel("strength of the noise")
     _draw_strengths(axes[0], summary)
+    _draw_crossing(axes, names, branch, summary)
     axes[0].set_ylabel("order parameter r = |∫ x dµ|")
     axes[0].set_ylim(bottom=-0.02)
     if decides:
@@ -90,6 +92,18 @@ def _draw_strengths(axes: Axes, summary: dict[str, Any]) -> None:
         axes.axvline(threshold, color="k", lw=0.8, ls=":", label=label)
     if last and last > threshold * (1 + 1e-6):
         axes.axvline(last, color="k", lw=0.8, ls=(0, (6, 2)), label=f"ordered up to {last:.5g}")
+
+
+def _draw_crossing(
+    panels: Sequence[Axes], names: Sequence[str], branch: Sequence[Row], summary: dict[str, Any]
+) -> None:
+    """The ordered state whose free energy is that of the uniform density, if it is known."""
+    if summary["crossing"] is None:
+        return
+    label = f"free energies cross at {summary['crossing']:.5g}"
+    for axes, name in zip(panels, names, strict=False):
+        (value,) = (row[name] for row in branch if row["order"] == summary["order_at_crossing"])
+        axes.plot([summary["crossing"]], [value], "D", color="k", ms=5, label=label)
 
 
 def _draw_branch(axes: Axes, branch: Sequence[Row], name: str) -> None:

@@ -127,7 +127,7 @@ def probes(dimension: int) -> np.ndarray:
     if dimension not in PROBES:
         raise InputError(
             f"initial densities are functions on the circle or the sphere, but the tokens live in "
-            f"dimension {dimension}; give kind 'uniform' or 'von-mises'"
+            f"dimension {dimension}; give kind 'uniform', 'von-mises' or 'poisson-kernel'"
         )
     count = PROBES[dimension]
     i = np.arange(0.5, count)

@@ -14,9 +14,9 @@ from meanfield_pde.support.memory import check_fits
 def sample_tokens(initial: InitialLike, count: int, seed: int, dimension: int) -> np.ndarray:
     """N independent tokens of an initial density, N x d.
 
-    A uniform density and a mixture of von Mises-Fisher densities are sampled in any dimension, a
-    formula or a function on the circle and the sphere by rejection. Tokens are drawn with
-    replacement.
+    A uniform density, a Poisson kernel and a mixture of von Mises-Fisher densities are sampled in
+    any dimension, a formula, a function or a noisy uniform density on the circle and the sphere by
+    rejection. Tokens are drawn with replacement.
 
     Args:
         initial: the density, a formula in x, y, z, or a function of points.

@@ -32,7 +32,7 @@ def gradient_weights(centres: np.ndarray, around: np.ndarray) -> tuple[np.ndarra
     frame = geometry.normalised(ways[:, :1])
     if centres.shape[1] == 3:
         frame = np.concatenate([frame, np.cross(x, frame)], axis=1)
-    return frame, _pseudoinverse(np.einsum("cjd,ctd->cjt", ways, frame))
+    return frame, _pseudoinverse(ways @ np.swapaxes(frame, 1, 2))
 
 
 def _pseudoinverse(matrices: np.ndarray) -> np.ndarray:

@@ -29,9 +29,7 @@ from __future__ import annotations
 import numpy as np
 
 from meanfield_pde.mesh import geometry
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.gradients import STEEPEST, gradient_weights
-from meanfield_pde.mesh.halo import Halo
 from meanfield_pde.mesh.reconstruction import exponentials, facet_numbers, limited_slopes
 from meanfield_pde.support.kernels import kernel, part
 
@@ -51,40 +49,26 @@ _STEEP_SHARES = 0.7, 1.4
 _DEPENDENT = 1e-6
 
 
-def quadratic_fit(volumes: FiniteVolumes, halo: Halo) -> Matrices:
-    """Return `fits` for the points of the facets of the inner cells of a halo. Collective.
-
-    Args:
-        volumes: the cells.
-        halo: three rings about them.
-    """
-    d, own = volumes.dimension, slice(0, volumes.owned)
-    facets = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
-    _, *matrices = fits(
-        halo.neighbours,
-        halo.extended(volumes.cell_points[own]),
-        np.arange(volumes.owned),
-        facets.reshape(volumes.owned, d * (d - 1), d),
-    )
-    inner = [np.ascontiguousarray(halo.extended(one)[: halo.inner]) for one in matrices]
-    return _stencils(halo.neighbours, np.arange(halo.inner)), *inner
-
-
 class Reconstruction:
     """Densities at points of cells of a mesh that is known as a whole, by fits and by slopes."""
 
     def __init__(
-        self, neighbours: np.ndarray, corners: np.ndarray, rows: np.ndarray, points: np.ndarray
+        self,
+        neighbours: np.ndarray,
+        corners: np.ndarray,
+        rows: np.ndarray,
+        points: np.ndarray,
+        matrices: Matrices | None = None,
     ) -> None:
-        """Arguments as of `fits`."""
+        """Arguments as of `fits`, and what it returns if that is known."""
         centre = geometry.normalised(geometry.cell_mean(corners))
         frame, weights = gradient_weights(centre[rows], centre[neighbours[rows]])
         ways = geometry.tangent_vector(centre[rows, None], points)
         slopes = np.einsum("ckd,ctd->ckt", ways, frame) @ weights
-        stencil, *matrices = fits(neighbours, corners, rows, points)
+        stencil, *given = matrices or fits(neighbours, corners, rows, points)
         # Rows have numbers of their own, before those of all cells.
         beside = len(rows) + neighbours[rows], np.ascontiguousarray(slopes), len(rows) + stencil
-        self._rows, self._arrays = rows, (*beside, *matrices)
+        self._rows, self._arrays = rows, (*beside, *given)
         self._facets = facet_numbers(corners.shape[1])
 
     def factors(
@@ -119,7 +103,7 @@ def fits(
         where there is no fit.
     """
     d = corners.shape[1]
-    stencil = _stencils(neighbours, rows)
+    stencil = stencils(neighbours, rows)
     ways = corners - corners.mean(axis=1, keepdims=True)
     moments = np.einsum("cki,ckj->cij", ways, ways) / (d * (d + 1))  # of flat cells: to h^4
     centre = geometry.normalised(geometry.cell_mean(corners))
@@ -127,8 +111,8 @@ def fits(
     return stencil, *_fits(rows, stencil, centre, moments, width, points)
 
 
-def _stencils(neighbours: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The neighbours of some cells, and theirs but for the cell itself: rows x d^2."""
+def stencils(neighbours: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the neighbours of some cells, and theirs but for the cell itself: rows x d^2."""
     near, d = neighbours[rows], neighbours.shape[1]
     others = neighbours[near].reshape(len(rows), d * d)
     beyond = others[others != rows[:, None]].reshape(len(rows), d * (d - 1))

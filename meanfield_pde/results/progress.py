@@ -13,7 +13,7 @@ from meanfield_pde.solver.simulation import Observer, Simulation
 # A logger of its own, so that lines can be kept off the terminal that shows the bar.
 LOG = logging.getLogger("meanfield_pde.progress")
 
-_FORMAT = "t = {n:.4g}/{total:.4g} |{bar}| {elapsed}<{remaining}{postfix}"
+_FORMAT = "t = {n:.4g} of {total:.4g} |{bar}| {elapsed}, {remaining} to go"
 # Seconds from one line to the next: a tenth of what has passed, within these bounds (chosen).
 SHORTEST, LONGEST = 10.0, 600.0
 
@@ -39,12 +39,7 @@ class ProgressBar(Observer):
         """Move it on; tqdm itself decides how often to draw."""
         if self._bar is None:
             return
-        evolution = simulation.evolution
-        self._bar.set_postfix_str(
-            f"step {evolution.step}, dt {evolution.last_dt:.1e}, mass {evolution.mass:.12f}",
-            refresh=False,
-        )
-        self._bar.update(evolution.time - self._bar.n)
+        self._bar.update(simulation.evolution.time - self._bar.n)
 
     def finished(self, simulation: Simulation) -> None:
         """Take it away."""
@@ -82,12 +77,10 @@ class ProgressLines(Observer):
             pace = (now - began) / (evolution.time - at)
             rest = f", about {pace * (simulation.until - evolution.time):.0f} s to go"
         LOG.info(
-            "t = %.4g of %.4g, step %d, dt %.1e, mass %.12f, %.0f s%s",
+            "t = %.4g of %.4g, %d steps, %.0f s%s",
             evolution.time,
             simulation.until,
             evolution.step,
-            evolution.last_dt,
-            evolution.mass,
             passed,
             rest,
         )

@@ -256,6 +256,8 @@ def sample(
             go at zero temperature).
     """
     for one in values:
+        if one in ("log_density", "log-density"):
+            raise InputError("values: 'density' gives its logarithm too, as log_density")
         choice(one, "values", VALUES)
     where = grid_of(grid, history.dimension)
     wanted = history.times if times is None else times

@@ -280,7 +280,7 @@ class Controller:
         self._announced.add(id(self.rhs.layer))
         for term in self.rhs.terms:
             if term.method and self.state.volumes.comm.rank == 0:
-                LOG.info("%s", term.method)
+                LOG.debug("%s", term.method)
 
     def _choose_format(self, smallest: float) -> None:
         """Leave doubles where the settings say so, or once tails that velocities see leave them.
@@ -292,7 +292,7 @@ class Controller:
             return
         if not self._extended and largest(self.state.volumes.comm, smallest) < LEAVE_DOUBLES:
             return
-        LOG.info("t = %g: log masses: the tail is followed below the range of doubles", self.time)
+        LOG.debug("t = %g: log masses: the tail is followed below the range of doubles", self.time)
         masses = ExtendedRange.of(self.state.masses.doubles)
         self.state = replace(self.state, masses=masses)
 

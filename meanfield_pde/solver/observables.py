@@ -2,7 +2,7 @@
 
 A record has the name of the column, the function of a `Snapshot` that gives its value, its unit,
 and how it is drawn. Rows of the history, their order, `figures/history.png` and the table in
-demos/results.md all come from the list that `columns` returns: a new column is one more there.
+demos/reference/columns.md all come from the list that `columns` returns: a new one is one more.
 
 A user's own is a function f of points, or a formula: its column is the integral of f against the
 density, as those of the moments, with reconstructed cells and patches where they are.
@@ -59,12 +59,12 @@ class Observable:
     Attributes:
         name: of the column.
         value: of it, for a snapshot of the state. Evaluated on every rank: it may be collective.
-        meaning: what it is, in a line of demos/results.md.
+        meaning: what it is, in a line of demos/reference/columns.md.
         unit: of its values; empty for a number.
         panel: title of the panel in which it is drawn, with others; by default one of its own.
         logarithmic: whether it is of interest where it is small. Others are drawn logarithmically
             where they are positive and span decades.
-        family: what demos/results.md calls those that are alike; by default its name.
+        family: what demos/reference/columns.md calls those that are alike; by default its name.
         when: whether a run of a kind has it.
         required: whether a history without it is refused: those that version 0.1.0 wrote.
     """

@@ -20,7 +20,7 @@ All ranks compute the same: masses are those of all cells, in the mesh's input o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse
@@ -86,7 +86,7 @@ class Growth:
     """
 
     rate: float
-    shape: np.ndarray
+    shape: np.ndarray = field(repr=False)
     oscillates: bool
 
 
@@ -170,7 +170,7 @@ class Stationary(LinearisedEquation):
         for value, vector in zip(values, vectors.T, strict=True):
             oscillates = abs(value.imag) > _OSCILLATES * max(strength, abs(value))
             rate = quotient(vector) if oscillates else float(value.real)
-            found.append(Growth(rate, vector.real, oscillates))
+            found.append(Growth(rate, vector.real, bool(oscillates)))
         return max(found, key=lambda one: one.rate)
 
     def _newton(self, masses: np.ndarray, strength: float, order: float | None) -> StationaryState:

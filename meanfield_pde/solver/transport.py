@@ -23,9 +23,10 @@ import math
 import numpy as np
 
 from meanfield_pde.amr.remap import ZERO_EXPONENT
+from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.halo import Halo
-from meanfield_pde.mesh.quadratic_fit import STEEP_FLUXES, quadratic_factors, quadratic_fit
+from meanfield_pde.mesh.quadratic_fit import STEEP_FLUXES, quadratic_factors
 from meanfield_pde.mesh.reconstruction import face_factors, facet_numbers, logarithms
 from meanfield_pde.solver.schemes import Scheme
 from meanfield_pde.support.kernels import kernel, part
@@ -59,7 +60,7 @@ class Transport:
         fit: tuple[np.ndarray, ...] = tuple(np.empty((0,) * axes) for axes in (3, 3, 3))
         fit = np.empty((0, 0), dtype=np.int64), *fit
         if scheme.quadratic:
-            fit = quadratic_fit(volumes, halo)
+            fit = cell_fits(volumes).at_facets(halo)
         self.arrays = (
             halo.ghosts,
             halo.extended(volumes.volume[: volumes.owned]),

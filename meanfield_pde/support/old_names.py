@@ -1,7 +1,7 @@
 """Names of earlier versions, which are still read, with one line that says the new ones.
 
 Users have them in case files, result folders, scripts and commands. All of them stand here, and in
-the table "Older names" of demos/commands.md, which a test holds against these.
+the table "Older names" of demos/reference/commands.md, which a test holds against these.
 """
 
 from __future__ import annotations

@@ -117,12 +117,14 @@ class FixedPoints:
         for one in self.points:
             place = ", ".join(f"{round(x, 12) + 0.0:.6g}" for x in one.point)
             rates = ", ".join(_complex(value) for value in one.eigenvalues)
-            kind = f"attracts {100 * one.share:.1f} % of the sphere" if one.attracts else "unstable"
+            kind = (
+                f"attracts {100 * one.share:.1f} % of the surface" if one.attracts else "unstable"
+            )
             lines.append(f"  ({place})  {kind}; rates {rates}")
         if self.unsettled > 0:
             lines.append(
-                f"  {100 * self.unsettled:.1f} % of the sphere comes to no fixed point in the time "
-                "followed"
+                f"  {100 * self.unsettled:.1f} % of the surface comes to no fixed point in the "
+                "time followed"
             )
         lines.append(
             "their indices add up as they must"

@@ -44,6 +44,11 @@ HALF, ARRIVES = 1 / 2, 9 / 10
 BEFORE = "no concentration before it"
 
 
+def interval_of(begin: float, end: float | None) -> str:
+    """Return from when to when, in words; None for an end that has not come."""
+    return f"from t = {begin:.4g} on" if end is None else f"t = {begin:.4g} to {end:.4g}"
+
+
 @dataclass(frozen=True)
 class Phase:
     """One phase: when it began and ended.
@@ -65,11 +70,10 @@ class Phase:
         """Whether the history has come to this phase."""
         return self.begin is not None
 
-    def __str__(self) -> str:
-        if self.begin is None:
-            return f"{self.name}: not reached ({self.reason})"
-        end = "the end of the run" if self.end is None else f"t = {self.end:.4g}"
-        return f"{self.name}: from t = {self.begin:.4g} to {end}"
+    @property
+    def when(self) -> str:
+        """From when to when, in words."""
+        return "not reached" if self.begin is None else interval_of(self.begin, self.end)
 
 
 @dataclass(frozen=True)

@@ -47,14 +47,10 @@ class Stage:
     end: float | None
     expected_end: float | None
 
-    def __str__(self) -> str:
-        end = "the end of the run" if self.end is None else f"t = {self.end:.4g}"
-        degrees = math.degrees(self.angle)
-        predicted = "" if self.expected_end is None else f", predicted {self.expected_end:.4g}"
-        return (
-            f"the axis stands at {self.place:.3g} of the way ({degrees:.1f} degrees, predicted "
-            f"{self.expected:.3g}) from t = {self.begin:.4g} to {end}{predicted}"
-        )
+    @property
+    def name(self) -> str:
+        """Where the axis stands, in words."""
+        return f"axis at {self.place:.3g} of the way ({math.degrees(self.angle):.1f} degrees)"
 
     def describe(self) -> dict[str, Any]:
         """All of it for summary.json."""

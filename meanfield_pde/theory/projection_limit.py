@@ -251,6 +251,11 @@ class ProjectionLimit:
         shortest = 1 / self.contraction_rate
         if self.lifetime - self.log_beta_time >= shortest:
             return None
+        if self.lifetime < self.log_beta_time:
+            return (
+                f"clusters are predicted to leave at about {self.lifetime:.3g}, before they have "
+                f"gathered at about {self.log_beta_time:.3g}"
+            )
         return (
             f"clusters are predicted to gather until about {self.log_beta_time:.3g} and to leave "
             f"at about {self.lifetime:.3g}, and a phase lasts 1/c = {shortest:.3g} or longer"

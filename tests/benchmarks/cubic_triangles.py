@@ -17,6 +17,10 @@ _LIMIT = 0.5
 # On cubic terms of a fit, whose normal equations are of order 1, so that errors of values do not
 # become slopes: the mass of `moving_triangles` at beta = 100 is off by half of that without.
 _RIDGE = 1.0
+# Two triangles less high than this part of their common edge say nothing of what is across it.
+_FLAT = 1e-6
+# On all terms: far above rounding, far below what a fit has to say.
+_LEAST_RIDGE = 1e-12
 
 
 def on_sphere(x: np.ndarray) -> np.ndarray:
@@ -64,6 +68,7 @@ def in_the_middle(
     # In units of half of the edge, and of the distance of the opposite corners.
     unit_a = (a[:, 1] - a[:, 0])[:, None] / 2
     unit_b = np.abs(b[:, 2:]).mean(axis=1)[:, None]
+    unit_b = np.where(unit_b > _FLAT * unit_a, unit_b, unit_a)
     a, b, f_a, f_b = a / unit_a, b / unit_b, f_a * unit_a, f_b * unit_b
     value = (values[:, 0] + values[:, 1]) / 2
     value += np.clip((f_a[:, 0] - f_a[:, 1]) / 4, -_LIMIT, _LIMIT)
@@ -78,6 +83,7 @@ def in_the_middle(
         axis=1,
     )
     right = np.concatenate([values - value[:, None], f_a, f_b], axis=1)
-    normal = np.swapaxes(rows, 1, 2) @ rows + _RIDGE * np.diag([0.0] * 6 + [1.0] * 4)
+    ridge = [_LEAST_RIDGE] * 6 + [_RIDGE] * 4
+    normal = np.swapaxes(rows, 1, 2) @ rows + np.diag(ridge)
     across = np.linalg.solve(normal, np.einsum("nki,nk->ni", rows, right)[..., None])[:, 2]
     return middle, value, along[:, None] / unit_a * u + across / unit_b * v

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import random
 import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,18 @@ class TooLongError(BaseException):
     """A command that does not end."""
 
 
+@contextlib.contextmanager
+def cost_shown(stream: io.StringIO) -> Iterator[None]:
+    """Messages on the cost of runs are written there, which a command keeps for its --log."""
+    logger, handler = logging.getLogger("meanfield_pde.cost"), logging.StreamHandler(stream)
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 def outcome(arguments: list[str]) -> str:
     """What is wrong with what a command did; nothing if all is well."""
 
@@ -55,11 +68,15 @@ def outcome(arguments: list[str]) -> str:
     signal.signal(signal.SIGALRM, expired)
     signal.alarm(MOST_SECONDS)
     try:
-        with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            cost_shown(shown),
+            contextlib.redirect_stderr(shown),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             code = cli._run(arguments)
     except TooLongError:
         # A long run that says so is none that hangs.
-        announced = re.search(r"at this pace (\S+) steps", shown.getvalue())
+        announced = re.search(r", (\S+) of them to the end", shown.getvalue())
         return "" if announced and float(announced[1]) > MANY_STEPS else f"{MOST_SECONDS} seconds"
     except SystemExit as ended:
         code = int(ended.code or 0)

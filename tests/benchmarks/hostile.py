@@ -33,6 +33,7 @@ import numpy as np
 
 import meanfield_pde as package
 from meanfield_pde.cli import main as cli
+from tests.benchmarks.fuzz import cost_shown
 from tests.benchmarks.tables import Table, is_quick
 from tests.problems import CIRCLE, SPHERE
 
@@ -129,7 +130,11 @@ def command(*arguments: str) -> tuple[str, int]:
 
     def run() -> str:
         nonlocal code
-        with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            cost_shown(shown),
+            contextlib.redirect_stderr(shown),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             try:
                 code = cli._run(list(arguments))
             except SystemExit as ended:
@@ -137,7 +142,7 @@ def command(*arguments: str) -> tuple[str, int]:
         return judged(code, shown.getvalue())
 
     said = within(run)
-    announced = re.search(r"at this pace (\S+) steps", shown.getvalue())
+    announced = re.search(r", (\S+) of them to the end", shown.getvalue())
     if said.endswith(SAID) and announced and float(announced[1]) > LONG:
         return "", -1
     return said, code

@@ -246,7 +246,12 @@ def test_overrides(case: Callable[..., Path]) -> None:
         ("until = 3\n" + CIRCLE, "key 'until' must stand below [time]"),
         ("kind = 'circle'\n" + CIRCLE, "key 'kind' must stand below [initial] or [mesh]"),
         ("mesh = 'circle'\n" + CIRCLE, "[mesh] must be a section, got mesh = 'circle'"),
-        ("[[time]]\nuntil = 3", "[time] must be a section, got time = [{'until': 3}]"),
+        ("[[time]]\nuntil = 3", "write [time] once, not [[time]]"),
+        ("[[attention]]\n" + TIME, "not [[attention]]; several heads are [[attention.heads]]"),
+        (
+            "[[attention.heads]\nbeta = 1.0\n" + TIME,
+            "several heads are sections [[attention.heads]]",
+        ),
         (CIRCLE + TIME + "cells = 10", "[time] unknown key 'cells'; it belongs to [mesh]"),
         ("[attention\n", "not valid TOML: Expected ']'"),
         (CIRCLE + "beta = 3\n", "not valid TOML: Cannot overwrite a value (at line 7, column"),

@@ -71,7 +71,7 @@ def test_limit_says_where_no_metastable_phase_is_to_be_expected(
     for beta, reason in (
         ("80.0", None),
         ("40.0", "clusters are predicted to gather until about 2.71 and to leave at about 4.51"),
-        ("1.0", "clusters are predicted to gather until about 0.418 and to leave at about"),
+        ("1.0", "clusters are predicted to leave at about 0.113, before they have gathered at"),
         ("0.0", "at beta = 0 query and key do not act"),
         ('"inf"', "nothing is predicted to end the concentrated state"),
     ):

@@ -20,7 +20,7 @@ from meanfield_pde.results.tables import read_table
 from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
-from tests.oracles import axisymmetric_state
+from tests.oracles import axisymmetric_state, free_energies_cross
 from tests.problems import MESHES
 
 # Where the transition of the flow without the denominator begins to jump (arXiv:2604.16288).
@@ -242,6 +242,7 @@ def test_the_command(json_of, write_case, tmp_path):
     assert summary["threshold"] == pytest.approx(exact, rel=2e-3)
     assert summary["transition"] == "jumps"
     assert 1.03 < summary["ordered_up_to"] / exact < 1.2
+    assert exact < summary["crossing"] < summary["ordered_up_to"]
     assert summary["reasons"] == {}
     assert summary["stability_by"] == "growth and free energy"
     assert summary["hysteresis"] == pytest.approx([strengths[1]] * 2)
@@ -271,6 +272,39 @@ def test_the_command(json_of, write_case, tmp_path):
     assert (folder / "figures" / "transition.png").is_file()
 
 
+def test_free_energies_cross_where_they_were_published_to(main, drawn, write_case, tmp_path):
+    """Sigma = 5.319833 at beta = 5 on the circle (arXiv:2604.16288), in an interval of 1e-4."""
+    exact = free_energies_cross(5.0, 5.0, 5.4, 12.0, 2)
+    assert exact == pytest.approx(5.319833, abs=5e-7)
+    changes = ("beta  = 4.0", "beta  = 5.0"), ("cells = 60", "cells = 50"), ("2*x", "8*x")
+    folder = tmp_path / "out"
+    code, err = main(
+        "transition", write_case(CASE, *changes), "--strength", 5.2, 5.4, "--check",
+        "--output", folder,
+    )  # fmt: skip
+    assert (code, "free energies cross at 5.3198" in err) == (0, True)
+    assert "crossing: 5.3198" in err
+    summary = json.loads((folder / "summary.json").read_text())
+    found = summary["numbers"]["crossing"]
+    assert found["low"] < exact < found["high"]
+    assert found["high"] - found["low"] < 2e-4
+    assert found["values"][-1] == summary["crossing"]
+    branch = read_table(folder / "branch.csv")
+    assert [row["order"] for row in branch] == sorted(row["order"] for row in branch)
+    (row,) = (one for one in branch if one["order"] == summary["order_at_crossing"])
+    assert row["strength"] == summary["crossing"]
+    assert row["strength_low"] < exact < row["strength_high"]
+    assert row["above_uniform"] == pytest.approx(0, abs=1e-6)
+    below = [one for one in branch if one["order"] > row["order"]]
+    assert len(below) >= 2
+    assert {one["above_uniform"] < 0 for one in below} == {True}
+    assert {one["stability"] for one in below} == {"stable"}
+    for panel, name in enumerate(("order", "free_energy")):
+        lines = drawn[-1].axes[panel].get_lines()
+        (at,) = (line for line in lines if str(line.get_label()).startswith("free energies cross"))
+        assert np.ravel(at.get_data()).tolist() == [row["strength"], row[name]]
+
+
 SPHERE = CASE.replace("[1.0, 0.0], [0.0, 1.0]", "[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]")
 SPHERE = SPHERE.replace("beta  = 4.0", "beta  = 5.0").replace("2*x", "12*x")
 
@@ -296,6 +330,9 @@ def test_the_sphere(json_of, write_case, tmp_path, cells, strengths, error):
         ]
     assert summary["threshold"] == pytest.approx(threshold(3, 5.0), rel=2e-3)
     assert summary["transition"] == "jumps"
+    if cells > 320:  # where the mesh has its sign right
+        crossing = free_energies_cross(5.0, 3.0, 3.3, 12.0, 3)
+        assert summary["crossing"] == pytest.approx(crossing, abs=error)
     # Just below where quadrature loses the ordered state, between 3.40 and 3.45.
     assert summary["ordered_up_to"] == pytest.approx(3.413, abs=0.02)
     assert summary["reasons"] == {}
@@ -314,6 +351,11 @@ def test_kinds_of_transition(json_of, write_case, tmp_path, beta, kind):
     assert summary["transition"] == kind
     assert (summary["ordered_up_to"] > summary["threshold"]) == (kind == "jumps")
     assert summary["ordered_up_to"] == pytest.approx(exact, rel=4e-3)
+    if kind == "jumps":
+        assert exact < summary["crossing"] < summary["ordered_up_to"]
+    else:
+        assert summary["crossing"] is None
+        assert "it does not jump" in summary["reasons"]["crossing"]
     # Exchange of stability, also next to the threshold where rates are small.
     branch = read_table(tmp_path / "out/branch.csv")
     first = "unstable" if kind == "jumps" else "stable"
@@ -351,7 +393,8 @@ def test_what_is_not_known_has_its_reason(json_of, write_case, tmp_path, changes
     names = ("threshold", "uniform_stable_from", "transition", "ordered_up_to")
     missing = {name for name in names if summary[name] is None}
     assert missing == (set(names) if "threshold" in reasons else set())
-    assert set(summary["reasons"]) == missing | {"free_energy"}
+    assert summary["crossing"] is None
+    assert set(summary["reasons"]) == missing | {"free_energy", "crossing"}
     assert summary["stability_by"] == "growth"
     for name, reason in reasons.items():
         assert reason in summary["reasons"][name]

@@ -14,6 +14,8 @@ from meanfield_pde.initial.formula import ExpressionDensity
 from meanfield_pde.initial.given import CellMasses, FunctionDensity, InitialLike, as_initial
 from meanfield_pde.initial.kinds import KINDS
 from meanfield_pde.initial.masses import cell_masses
+from meanfield_pde.initial.noisy_uniform import NoisyUniform
+from meanfield_pde.initial.poisson_kernel import PoissonKernel
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.initial.tokens import Tokens
 from meanfield_pde.initial.uniform import Uniform
@@ -37,7 +39,14 @@ def tokens(tmp_path: Path) -> Tokens:
 
 @pytest.fixture
 def one_of_each(tokens: Tokens) -> list[InitialDensity]:
-    return [Uniform(), MIXTURE, ExpressionDensity("1 + 0.5*x*y"), tokens]
+    return [
+        Uniform(),
+        NoisyUniform(seed=3, modes=(1, 4), amplitude=0.2),
+        MIXTURE,
+        PoissonKernel((0.6, -0.8), 0.4),
+        ExpressionDensity("1 + 0.5*x*y"),
+        tokens,
+    ]
 
 
 def test_every_kind_comes_back_from_its_own_table(one_of_each: list[InitialDensity]) -> None:

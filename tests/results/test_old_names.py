@@ -31,7 +31,7 @@ from tests.conftest import Main, Write
 from tests.problems import CIRCLE, MIXTURE, metastable
 
 FIXTURES = Path(__file__).parent / "fixtures"
-COMMANDS = Path(__file__).parents[2] / "demos/commands.md"
+COMMANDS = Path(__file__).parents[2] / "demos/reference/commands.md"
 RUNS = ["before_checksums", "with_checksums"]
 NEW = {"w1_error_estimate", "min_cell_width", "patch_mass", "quantisation_limit"}
 OLD = {"mesh_error", "least_width", "spot_mass", "bar_limit"}

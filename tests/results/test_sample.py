@@ -115,6 +115,7 @@ def test_a_grid_on_cells_that_move_with_time() -> None:
         ({"times": [2.0]}, "there is no density at t = 2, saved are 2 times from 0 to 1"),
         ({"times": []}, "at least one time"),
         ({"values": ["mass"]}, "values must be one of 'density'"),
+        ({"values": ["log_density"]}, "'density' gives its logarithm too"),
         ({"values": ["zero-temperature"]}, "no density at zero temperature"),
         ({"times": 1.0}, "sample: times must be"),
     ],

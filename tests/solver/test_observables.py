@@ -203,7 +203,7 @@ def test_a_function_that_fails_on_the_way_ends_a_run_in_its_own_error() -> None:
 
 
 def table_rows(find: Callable[[int], tuple[Observable, ...]] = columns) -> list[str]:
-    """The rows of the table of columns in demos/results.md."""
+    """The rows of the table of columns in demos/reference/columns.md."""
     units: dict[tuple[str, str], dict[str, None]] = {}
     for d in (2, 3):
         for one in find(d):
@@ -213,7 +213,7 @@ def table_rows(find: Callable[[int], tuple[Observable, ...]] = columns) -> list[
 
 
 def test_the_page_lists_every_column_with_its_unit() -> None:
-    page = (ROOT / "demos" / "results.md").read_text(encoding="utf-8")
+    page = (ROOT / "demos" / "reference" / "columns.md").read_text(encoding="utf-8")
     section = page.split("\n## Columns of the history\n")[1].split("\n## ")[0]
     listed = re.findall(r"^\| `.*\|$", section, re.MULTILINE)
     assert listed == table_rows()

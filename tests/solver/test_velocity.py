@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
-from meanfield_pde.attention.cell_sources import three_points
 from meanfield_pde.attention.sum import softmax
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.geometry import three_points
 from meanfield_pde.solver.velocity import MeanField
 from tests.problems import SURFACES
 
@@ -91,7 +91,7 @@ def test_the_method_is_logged_once(
     tolerance: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether or not the mesh changes."""
-    with caplog.at_level(logging.INFO, logger="meanfield_pde"):
+    with caplog.at_level(logging.DEBUG, logger="meanfield_pde"):
         mesh = circle_mesh(40)
         solution = solve(head(2, 5.0), mesh, "1 + 0.5*x", until=4.0, adapt=tolerance)
     assert (len(solution.cells_at(-1).volumes) > 40) == (tolerance is not None)

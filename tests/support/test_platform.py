@@ -152,8 +152,11 @@ def test_log_and_checkpoints_by_the_clock(main: Main, write_case: Write, tmp_pat
     assert (out / "checkpoint.h5").exists()
     lines = log.read_text().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ", line) for line in lines)
-    assert " INFO 200 cells, 1 rank x 1 thread, to t = 0.5" in "\n".join(lines)
-    assert " steps; memory of a rank " in "\n".join(lines)
+    assert (
+        " INFO the density on the circle to t = 0.5, on 200 cells, by 1 rank x 1 thread"
+        in "\n".join(lines)
+    )
+    assert " of them to the end; memory of a rank " in "\n".join(lines)
     assert " INFO done: t = 0.5 after " in lines[-1]
 
 

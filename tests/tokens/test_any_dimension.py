@@ -85,7 +85,7 @@ def test_lifetimes_of_tokens(main: Main, write_case: Write, tmp_path: Path) -> N
     ("command", "more", "message"),
     [
         ("run", "", "got 5 x 5; in other dimensions there are tokens alone, by `meanfield-pde tok"),
-        ("tokens", '[initial]\nkind = "expression"\ndensity = "1 + x"\n', "give kind 'uniform' or"),
+        ("tokens", '[initial]\nkind = "expression"\ndensity = "1 + x"\n', "give kind 'uniform',"),
         ("tokens", "[adapt]\ntolerance = 1e-3\n", "[adapt] needs a mesh, but mesh.kind is 'none'"),
         (
             "tokens",

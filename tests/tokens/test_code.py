@@ -342,7 +342,7 @@ def test_wrong_input(change, fragment):
     [
         (Uniform(), 0, 0, 2, "the number of tokens must be a whole number >= 1, got 0"),
         (Uniform(), 5, -1, 2, "the seed must be a whole number >= 0, got -1"),
-        ("1 + x", 5, 0, 4, "give kind 'uniform' or 'von-mises'"),
+        ("1 + x", 5, 0, 4, "give kind 'uniform', 'von-mises' or 'poisson-kernel'"),
         (MIXTURE, 5, 0, 2, "must have 2 entries"),
     ],
 )

@@ -257,8 +257,8 @@ def boxes(points: np.ndarray, size: int) -> np.ndarray:
     filled = np.concatenate([points, np.repeat(points[-1:], groups * size - len(points), axis=0)])
     grouped = filled.reshape(groups, size, 3)
     offset = grouped - grouped.mean(axis=1, keepdims=True)
-    _, axes = np.linalg.eigh(np.einsum("gpi,gpj->gij", offset, offset))
-    along = np.einsum("gpi,gik->gpk", grouped, axes)
+    _, axes = np.linalg.eigh(np.swapaxes(offset, 1, 2) @ offset)
+    along = grouped @ axes
     low, high = along.min(axis=1), along.max(axis=1)
     centre = np.einsum("gik,gk->gi", axes, (low + high) / 2)
     # The rounding of the products above must not leave a point outside.
