@@ -114,3 +114,16 @@ def free_energies_cross(beta, low, high, start, d):
         return ordered - uniform
 
     return brentq(above, low, high, xtol=1e-9)
+
+
+def repelled_density(matrix, beta, angles, degrees=6):
+    """2 pi rho with ∫ exp(beta <x, D y>) dmu(y) constant in x on the circle, D diagonal.
+
+    By cosines of even degree, whose coefficients fall geometrically, and the trapezoidal rule.
+    """
+    points, weight = circle_nodes(128)
+    kernel = weight * np.exp(beta * points @ matrix @ points.T)
+    modes = np.cos(2 * np.outer(np.arange(degrees), 2 * np.pi * np.arange(128) / 128))
+    right = np.eye(degrees)[0]
+    found = np.linalg.solve(modes @ kernel @ modes.T, right)
+    return np.cos(2 * np.outer(angles, np.arange(degrees))) @ found / found[0]

@@ -33,7 +33,8 @@ def number(text: str) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise argparse.ArgumentTypeError(f"expected a number, got '{text}'")
+        hint = "; write several with spaces between them" if "," in text else ""
+        raise argparse.ArgumentTypeError(f"expected a number, got '{text}'{hint}")
     return value
 
 

@@ -108,6 +108,8 @@ def converge(options: argparse.Namespace) -> None:
     _print_json(options, summary)
     if not options.json and MPI.COMM_WORLD.rank == 0:
         print(intervals_table(summary["numbers"]), flush=True)
+    if missing := summary["not_reached"]:
+        LOG.info("%s: reached on none of these meshes", " and ".join(missing))
     LOG.info("%s, summary.json and figures/converge.png in %s", TABLE, directory)
 
 

@@ -35,6 +35,10 @@ _NO_NUMBERS = (
 )
 
 
+# What there is of every case with a metastable phase that is followed for long enough.
+EVENTS = ("lifetime", "half_time")
+
+
 def numbers_of_run(directory: Path) -> dict[str, tuple[float, float]]:
     """What a run has concluded, by name: the value, and how far interpolation may be off."""
     run = read_result(directory)

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from meanfield_pde.case.case import Case
 from meanfield_pde.case.text import MAX_CELLS_KEY
-from meanfield_pde.experiments.conclusions import intervals_of
+from meanfield_pde.experiments.conclusions import EVENTS, intervals_of
 from meanfield_pde.experiments.cost import check_memory
 from meanfield_pde.experiments.folder import experiment_folder, in_folder, run_unless_finished
 from meanfield_pde.experiments.levels import Level, level, ratio
@@ -58,7 +58,8 @@ def converge(
 
     Returns:
         What summary.json says: `numbers` by name, each with `value`, `low`, `high`, `order`,
-        `converging` and `values`, and the `levels`.
+        `converging` and `values`; the `levels`; and `not_reached`, the events of a metastable
+        phase that were seen on no level.
     """
     levels = whole(levels, "levels", FEWEST)
     directory = case.output.directory / "converge" if directory is None else directory
@@ -72,7 +73,12 @@ def converge(
     def conclude() -> dict[str, Any]:
         found = intervals_of([one.case.output.directory for one in sequence], ratio(case))
         numbers = {name: one.describe() for name, one in found.items()}
-        summary = {"ratio": ratio(case), "levels": _described(sequence), "numbers": numbers}
+        summary = {
+            "ratio": ratio(case),
+            "levels": _described(sequence),
+            "numbers": numbers,
+            "not_reached": [name for name in EVENTS if name not in numbers],
+        }
         write_table(directory / TABLE, [_row(name, one) for name, one in found.items()])
         write_summary(directory, summary | {"versions": versions()})
         drawn_if_possible(draw_levels, directory, summary)

@@ -168,6 +168,8 @@ def run_all(
                     allow_long=allow_long,
                     comm=ranks,
                 )
+            except InputError as error:  # such as too many steps
+                raise InputError(f"{names[i]}: {error}", error.options) from None
             except StorageError:
                 raise
             except SolverError as error:  # of all ranks of the group

@@ -106,6 +106,10 @@ def measure_lifetimes(
     cells = list(meshes)
     wanted = _wanted(betas, (), seeds, cells[:-1])
     concluded = _wanted(betas, counts, seeds, cells[-1:])
+    for beta in betas:
+        predicted = ProjectionLimit(attention.with_beta(beta))
+        if predicted.exists and predicted.lifetime < predicted.log_beta_time:
+            LOG.warning("beta = %g: %s: no metastable phase", beta, predicted.no_metastable_phase)
     with experiment_folder(directory, case, ignore=_FREE, comm=comm):
         rows = on_root(comm, read_table, directory / TABLE)
         for key in wanted + concluded:

@@ -138,7 +138,11 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
                 between = f"{one['low']:.4g} to {one['high']:.4g}" if "low" in one else "atoms"
                 rows.append((name, f"{one['value']:.4g} at t = {one['time']:g}", between, ""))
     lines = in_columns(rows)
-    lines += [f"{phase.name}: {phase.reason}" for phase in phases if not phase.reached]
+    reasons: dict[str | None, list[str]] = {}
+    for phase in phases:
+        if not phase.reached:
+            reasons.setdefault(phase.reason, []).append(phase.name)
+    lines += [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
     if (steadiness := summary.get("steadiness")) is not None:
         lines.append(str(Steadiness(**steadiness)))
     narrow = summary.get("unresolved")

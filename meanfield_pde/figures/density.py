@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -68,7 +68,9 @@ def save(figure: Figure, path: Path) -> Path:
     """Write a figure in the format that the path asks for."""
     make_folder(path.parent)
     FigureCanvasAgg(figure)
-    replace_file(path, lambda temporary: figure.savefig(temporary, dpi=150))
+    # Type 3 fonts, the default, are refused by some journals.
+    with rc_context({"pdf.fonttype": 42}):
+        replace_file(path, lambda temporary: figure.savefig(temporary, dpi=150))
     return path
 
 

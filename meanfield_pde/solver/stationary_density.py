@@ -2,8 +2,9 @@
 
 Without noise a density concentrates, and there is nothing between its clusters for Newton's method
 to work with: the evolution goes on until it is steady (`steadiness`), through states that are only
-metastable. With noise it goes on until Newton's method finds the state in few steps, and the
-fastest perturbation of that says whether it is stable (`Stationary`).
+metastable. Where tokens repel each other it would take too long, and the density of least energy
+is found directly (`least_energy`). With noise it goes on until Newton's method finds the state in
+few steps, and the fastest perturbation of that says whether it is stable (`Stationary`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ import numpy as np
 from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.amr.settings import AdaptSettings
+from meanfield_pde.attention.heads import is_one_head
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.errors import InputError, SolverError
 from meanfield_pde.initial.given import InitialLike
+from meanfield_pde.initial.masses import cell_masses
+from meanfield_pde.initial.uniform import Uniform
 from meanfield_pde.mesh.adopt import usable_mesh
+from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.least_energy import MOST_CELLS, least_energy, repels
 from meanfield_pde.solver.settings import AUTO, SolverCase
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.solve import solve
 from meanfield_pde.solver.stationary import Growth, Stationary, is_stable
 from meanfield_pde.solver.steadiness import TOLERANCE
 from meanfield_pde.support.arguments import typed
+from meanfield_pde.support.ranks import on_root
 from meanfield_pde.wasserstein.measure import Measure
 
 # Of the sums of Newton's method: derivatives are differences over 1e-5 (`linearised`).
@@ -33,6 +40,9 @@ _TOLERANCE = 1e-14
 # The change, per unit of time, from which on Newton's method does the rest: it takes some ten
 # steps, and the evolution as many times as long as the slowest perturbation lives.
 _NEAR = 1e-5
+# The same where tokens repel each other: the density of least energy is one for all, so that the
+# evolution need not be near, and what is left of it decays over times of 100 and more.
+_REPELLED = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +94,9 @@ def stationary(
     """Return the stationary density that an initial one comes to, stable or not. Collective.
 
     SolverError if it comes to none: what changes, or is metastable, at `until` is not stationary.
+    Without noise, where V = -c Q^T K, c > 0, with Q^T K symmetric and positive definite, tokens
+    repel each other: on the circle, with at most 3,000 cells, it is the density of least energy, to
+    which all without zeros come.
 
     Args:
         attention: the matrices and the inverse temperature; layers end, and have no such density.
@@ -105,6 +118,8 @@ def stationary(
         )
     if noise and adapt is not None:
         raise InputError("adapt: Newton's method needs a mesh that stays; leave it out, or noise")
+    direct = None if noise or adapt else _of_least_energy(attention, mesh, initial, scheme, steady)
+    near = _NEAR if noise else 0.0 if direct is None else _REPELLED
     solution = solve(
         attention,
         mesh,
@@ -114,9 +129,13 @@ def stationary(
         scheme=scheme,
         adapt=adapt,
         threads=threads,
-        steady=max(steady, _NEAR) if noise else steady,
-        steady_metastable=noise > 0,
+        steady=max(steady, near),
+        steady_metastable=noise > 0 or direct is not None,
     )
+    if direct is not None:
+        masses, change = direct
+        measure = Measure((last := solution.measure(-1)).points, masses, last.spread)
+        return StationaryDensity(masses, measure, change, None, solution)
     found = solution.steadiness
     if found is None or not found.stopped:
         raise SolverError(
@@ -136,3 +155,32 @@ def stationary(
     # What only turns a state changes it all the same.
     change = float(np.abs(problem.rate(state.masses, noise)).sum())
     return StationaryDensity(state.masses, measure, change, growth, solution)
+
+
+def _of_least_energy(
+    attention: AttentionLike,
+    mesh: dolfinx_mesh.Mesh,
+    initial: InitialLike | None,
+    scheme: str,
+    steady: float,
+) -> tuple[np.ndarray, float] | None:
+    """The masses that all densities without zeros come to where tokens repel each other.
+
+    With the change per unit of time that is left. None if the density does not come to them, or if
+    they are not as stationary as is asked for. Collective.
+    """
+    heads = attention.layers[0].heads
+    if not (is_one_head(attention.layers[0]) and heads and repels(heads[0])):
+        return None
+    volumes = FiniteVolumes(usable_mesh(mesh))
+    start = cell_masses(Uniform() if initial is None else initial, volumes)
+    if volumes.dimension > 2 or volumes.global_cells > MOST_CELLS:
+        return None
+    if not volumes.gather(start).min() > 0:
+        return None
+    cells = Cells.of(volumes)
+    masses = on_root(volumes.comm, least_energy, heads[0], cells.points, cells.volumes)
+    settings = SolverCase(scheme, _TOLERANCE, "off")
+    problem = Stationary(Equation(attention, volumes, settings))
+    change = float(np.abs(problem.rate(masses, 0.0)).sum())
+    return (masses, change) if change <= steady else None

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from scipy.special import iv
 
-from meanfield_pde import Attention, InputError, Layers, SolverError, circle_mesh, stationary
+from meanfield_pde import (
+    Attention,
+    ConstantField,
+    Heads,
+    InputError,
+    Layers,
+    SolverError,
+    circle_mesh,
+    stationary,
+)
+from meanfield_pde.solver.least_energy import repels
+from tests.oracles import repelled_density
 
 EYE = np.eye(2)
 # Without noise, clusters gather on the first axis.
@@ -23,6 +34,59 @@ def test_without_noise_clusters():
     on_axis = np.abs(found.measure.points[:, 0]) > np.cos(2 * 2 * np.pi / 100)
     assert found.masses[on_axis].sum() == pytest.approx(1, abs=1e-7)
     assert found.solution.times[-1] < 1000
+
+
+# Published to three digits (arXiv:2501.03096): 2 pi rho at the angles 0 and pi / 2.
+PUBLISHED = {1.3: (1.628, 0.530), 0.9: (0.794, 1.231)}
+
+
+@pytest.mark.parametrize("d", PUBLISHED)
+def test_without_noise_what_repels_itself(d):
+    """V = -K, K = diag(1, d): high modes decay at rates of 1e-6 and less."""
+    matrix = np.diag([1.0, d])
+    exact = repelled_density(matrix, 1.0, np.array([0.0, np.pi / 2]))
+    np.testing.assert_allclose(exact, PUBLISHED[d], atol=6e-4)
+    found = stationary(Attention(EYE, matrix, -matrix, 1.0), circle_mesh(200), "1 + 0.3*x")
+    angles = np.arctan2(*found.measure.points.T[::-1])
+    density = repelled_density(matrix, 1.0, angles)
+    np.testing.assert_allclose(2 * np.pi * found.density, density, atol=5e-4)
+    modes = 2 * np.arange(1, 6)
+    moments = 2 * np.cos(np.outer(modes, angles)) @ found.masses
+    assert 1 + moments.sum() == pytest.approx(PUBLISHED[d][0], abs=1e-3)
+    assert 1 + (-1.0) ** (modes / 2) @ moments == pytest.approx(PUBLISHED[d][1], abs=1e-3)
+    # A stationary state of the scheme, too, which the evolution is far from when it ends.
+    assert found.change < 1e-8
+    assert found.solution.steadiness.change > 1e-4
+
+
+def test_what_repels():
+    """V = -c B, B = Q^T K symmetric and positive definite, at a beta that is neither 0 nor inf."""
+    skew = np.array([[1.0, 0.2], [0.0, 0.3]])
+    metric = np.array([[2.0, 0.3], [0.3, 0.5]])
+    assert repels(Attention(EYE, metric, -2 * metric, 3.0))
+    assert repels(Attention(metric, EYE, -metric, 3.0))
+    for key, value, beta in (
+        (metric, metric, 3.0),
+        (metric, -EYE, 3.0),
+        (metric, -metric, 0.0),
+        (metric, -metric, math.inf),
+        (skew, -skew, 3.0),
+        (-metric, metric, 3.0),
+        (np.diag([1.0, 0.0]), np.diag([-1.0, 0.0]), 3.0),
+        (metric, 0 * metric, 3.0),
+    ):
+        assert not repels(Attention(EYE, key, value, beta))
+
+
+def test_where_least_energy_does_not_decide():
+    """With zeros, or a field beside, the evolution decides; here it has not ended."""
+    attention = Attention(EYE, EYE, -EYE, 1.0)
+    half = np.repeat([1.0, 0.0], 50)
+    with pytest.raises(SolverError, match="no stationary density by until = 0"):
+        stationary(attention, circle_mesh(100), half, until=0.5)
+    beside = Heads([attention], others=[ConstantField([0.1, 0.0])])
+    with pytest.raises(SolverError, match="no stationary density by until = 0"):
+        stationary(beside, circle_mesh(100), until=0.5)
 
 
 def test_with_noise_that_of_theory():
