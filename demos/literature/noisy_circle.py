@@ -91,7 +91,7 @@ def compute(short: bool) -> tuple[list[Row], list[tuple[float, np.ndarray]]]:
         def bend(beta: float) -> float:
             return curvature(problem(identity(beta, **USA), mesh))
 
-        return [float(brentq(bend, 2.4, 2.5, xtol=1e-6 if short else 1e-7))]
+        return [float(brentq(bend, 2.4, 2.5, xtol=1e-5 if short else 1e-7))]
 
     rows = []
     names = ((2.2, 1), (2.7, 1), (5.0, 1), (5.0, 2), (5.0, 3))

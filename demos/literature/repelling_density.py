@@ -52,8 +52,8 @@ def values(solution: Solution, index: int = -1) -> np.ndarray:
 # %%
 def compute(short: bool) -> tuple[list[Row], list[tuple[float, Solution]]]:
     rows, solutions = [], []
-    cells, until = (12, 1000.0) if short else (64, 4000.0)
-    for d, exponent, published in PUBLISHED[: 1 if short else 2]:
+    cells, until = (16, 100.0) if short else (64, 4000.0)
+    for d, exponent, published in PUBLISHED[1:] if short else PUBLISHED:
         levels: list[Solution] = []
 
         def observe(solution: Solution, levels: list[Solution] = levels) -> np.ndarray:
@@ -78,13 +78,15 @@ def compute(short: bool) -> tuple[list[Row], list[tuple[float, Solution]]]:
                     chosen="weights of their files, times 1,000",
                 )
             )
-    rows[0] = replace(rows[0], wrong="their minimisation had not ended")
+    if not short:
+        rows[0] = replace(rows[0], wrong="their minimisation had not ended")
     return rows, solutions
 
 
 def draw(figure: Figure, solutions: list[tuple[float, Solution]]) -> None:
     axes = figure.subplots()
-    for (d, solution), (_, _, published) in zip(solutions, PUBLISHED, strict=False):
+    for d, solution in solutions:
+        published = next(digits for other, _, digits in PUBLISHED if other == d)
         order = np.argsort(angle := np.degrees(angles(solution.cells.points)))
         (line,) = axes.plot(
             angle[order], 2 * np.pi * solution.density[-1][order], label=f"d = {d:g}"
