@@ -39,12 +39,15 @@ ORDER = (
     "kuramoto",
     "lohe_sphere",
     "growth_rates",
+    "lax_friedrichs",
     "five_atoms",
     "orthogonal_tokens",
     "synchronisation",
     "repelling_density",
+    "one_or_two_clusters",
     "theorem",
 )
+NONE = "none"  # in the place of a published number
 BEGIN, END = "<!-- table of results.json -->\n", "<!-- end of the table -->\n"
 
 
@@ -76,14 +79,19 @@ class Row:
     @property
     def unit(self) -> float:
         """One in the last digit that was published; none of a count or a bound."""
-        digits = self.published.partition(".")[2]
+        digits = "" if " " in self.published else self.published.partition(".")[2]
         return 10.0 ** -len(digits) if digits else 0.0
 
     @property
     def agrees(self) -> bool:
-        """Whether the interval reaches the published number within one unit, or keeps its bound."""
+        """Whether the interval reaches the published number within one unit; or keeps a bound."""
+        if self.published == NONE:
+            return True
         if self.published.startswith("≥"):
             return self.low >= float(self.published[1:])
+        if " to " in self.published:
+            least, most = (float(end) for end in self.published.split(" to "))
+            return least <= self.low and self.high <= most
         number = float(self.published)
         return self.low - self.unit <= number <= self.high + self.unit
 
