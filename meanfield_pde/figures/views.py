@@ -108,7 +108,7 @@ def _figure(history: History, projection: ProjectionLimit, chosen: np.ndarray) -
     most = max(float(one.max()) for column in logs for one in column) / math.log(10)
     least = min(float(one.min()) for column in logs for one in column) / math.log(10)
     norm = LogNorm(10.0 ** max(least, most - DECADES), 10.0**most)
-    figure = Figure(figsize=(2.7 * len(chosen) + 0.9, 6.3), layout="constrained")
+    figure = Figure(figsize=(max(6.0, 2.7 * len(chosen) + 0.9), 6.3), layout="constrained")
     figure.suptitle(title(history))
     panels = figure.subplots(2, len(chosen), squeeze=False)
     shown = marks(history, projection)
