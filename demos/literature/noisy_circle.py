@@ -11,6 +11,7 @@
 
 # %%
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ from scipy.special import iv
 sys.path.insert(0, str(Path(__file__).parent))
 from gallery import Row, angles, branch, curvature, identity, problem, rayleigh, refined, run
 
-from meanfield_pde import circle_mesh
+from meanfield_pde import circle_mesh, transition
+from meanfield_pde.case.case import Case, MeshCase
+from meanfield_pde.solver.settings import TimeCase
 
 BETA = 5.0
 USA = {"normalise": False}
@@ -49,6 +52,14 @@ def crossing(cells: int) -> float:
 
     order = brentq(gain, 0.72, 0.77, xtol=1e-10)
     return float(stationary.at_order(start, 5.3, order).strength)
+
+
+def crossing_by_command(cells: int) -> float:
+    """The same by `meanfield-pde transition`."""
+    mesh = MeshCase("circle", cells)
+    case = Case(attention=identity(BETA, **USA), mesh=mesh, time=TimeCase(1.0))
+    folder = Path(f"results/literature/transition-{cells}")
+    return float(transition(case, (4.8, 5.2), directory=folder)["crossing"])
 
 
 def exact_crossing(modes: int = 24, points: int = 256) -> float:
@@ -119,6 +130,10 @@ def compute(short: bool) -> tuple[list[Row], list[tuple[float, np.ndarray]]]:
             chosen="coupling 1 / strength",
         )
     )
+    if not short:
+        (found,) = refined(lambda fine: [crossing_by_command(100 * fine)])
+        chosen = "`meanfield-pde transition`"
+        rows.append(replace(rows[-1], result=f"{name}, by command", chosen=chosen, **found))
     orders = np.arange(0.05, 0.96, 0.45 if short else 0.05)
     lines = []
     for beta in (2.2, 2.7):

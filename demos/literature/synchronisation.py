@@ -61,8 +61,8 @@ def exact_rate(beta: np.ndarray) -> np.ndarray:
 
 def clusters(solution: Solution) -> int:
     """The number of arcs, 0.3 or more apart, where the last density is above its mean."""
-    density = solution.density[-1]
-    angle = np.sort(angles(solution.cells.points[density > 1 / (2 * np.pi)]))
+    dense = solution.density_at(-1) > 1 / (2 * np.pi)
+    angle = np.sort(angles(solution.cells_at(-1).points[dense]))
     apart = np.diff(angle, append=angle[0] + 2 * np.pi)
     return int((apart > 0.3).sum())
 
@@ -90,10 +90,11 @@ def compute(short: bool) -> tuple[list[Row], dict[str, np.ndarray]]:
     for beta in (-0.9, -0.16) if short else (-0.9, -0.6, -0.16, 0.0, 1.0):
         solution = solve(
             attention(beta),
-            circle_mesh(90),
+            circle_mesh(60),
             "exp(8*(4*x**3 - 3*x)) * (1 + 0.02*x + 0.02*y)",
             until=times[-1],
             save_at=times[1:-1],
+            adapt=1e-2,  # cells that stay would hold clusters that are narrower
         )
         curves[f"{beta:g}"] = np.array(solution.history["mean_norm"])
         number = float(clusters(solution))
