@@ -333,9 +333,9 @@ def _history(one: Drawing) -> Path | None:
 # The figures of a run, by the names of their files: a new one is a function, and a line here.
 RUN_FIGURES: dict[str, Callable[[Drawing], Path | None]] = {
     "density": _density,
-    "views": _views,
     "distances": _distances,
     "history": _history,
+    "views": _views,
 }
 
 

@@ -116,8 +116,8 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
     limit, least = summary["limit"], summary.get("least_distances", {})
     gathered, lifetime = (limit.get(name) for name in ("log_beta_time", "lifetime"))
     expected = {
-        "concentration": "" if gathered is None else f"until {gathered:.4g}",
-        "metastable": "" if not isinstance(lifetime, float) else f"until {lifetime:.4g}",
+        "concentration": _number(gathered, "until "),
+        "metastable": _number(lifetime, "until "),
     }
     for phase in phases:
         rows.append((phase.name, phase.when, "", expected.get(phase.name, "")))
@@ -160,5 +160,6 @@ def findings(summary: dict[str, Any], phases: Phases) -> list[str]:
     return [*lines, f"all these numbers: {known}; `converge` gives an interval"]
 
 
-def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else ""
+def _number(value: object, before: str = "") -> str:
+    """A number as text; nothing where there is none, or one without end (a text in JSON)."""
+    return f"{before}{value:.4g}" if isinstance(value, float) else ""

@@ -32,8 +32,8 @@ from meanfield_pde.theory.projection_limit import ProjectionLimit
 # Across a view, a pixel and a half of 2.6 inches at 150 dpi: finding cells takes most of the time.
 PIXELS = 240
 TIMES = 4  # columns of a page
-# The relief of a view rises by this part of the radius from its least density, or from so many
-# decades below its largest, to that (chosen by eye).
+# The relief of a view rises by this part of the radius to its largest density, from its least or
+# from this many decades below it (chosen by eye).
 _RISE, _DEEPEST = 0.35, 12.0
 # Pixels over which it is smoothed: densities that are not resolved jump between cells.
 _SMOOTH = 3.0

@@ -16,7 +16,8 @@ def sample_tokens(initial: InitialLike, count: int, seed: int, dimension: int) -
 
     A uniform density, a Poisson kernel and a mixture of von Mises-Fisher densities are sampled in
     any dimension, a formula, a function or a noisy uniform density on the circle and the sphere by
-    rejection. Tokens are drawn with replacement.
+    rejection. Tokens are drawn with replacement, but as many of one mass as are given are taken as
+    they are.
 
     Args:
         initial: the density, a formula in x, y, z, or a function of points.

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 
+# Masses that differ by less, relative to their mean, are one.
+_ONE_MASS = 1e-9
+
+
 @dataclass(frozen=True, eq=False)
 class Tokens(InitialDensity):
     """Tokens on the sphere, atoms to be deposited in the cells of the mesh.
@@ -98,8 +102,10 @@ class Tokens(InitialDensity):
         return self.measure()
 
     def sample(self, generator: np.random.Generator, count: int, dimension: int) -> np.ndarray:
-        """Tokens drawn with replacement."""
+        """Tokens drawn with replacement; as many of one mass as are given are taken as they are."""
         measure = self.measure()
+        if count == len(measure.points) and np.ptp(measure.masses) <= _ONE_MASS / count:
+            return measure.points.copy()
         return measure.points[generator.choice(len(measure.points), count, p=measure.masses)]
 
     def cell_masses(self, volumes: FiniteVolumes) -> np.ndarray:

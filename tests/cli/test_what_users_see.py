@@ -215,3 +215,11 @@ def test_limit_writes_a_file(main: Main, write_case: Write, tmp_path: Path) -> N
     code, err = main("limit", case, "--output", tmp_path / "none/limit.txt")
     assert code == 2
     assert f"none/limit.txt: there is no folder {tmp_path / 'none'}" in err
+
+
+def test_a_run_at_zero_temperature_is_predicted_no_end(main: Main, write_case: Write) -> None:
+    case = write_case(CIRCLE, ("beta  = 40.0", 'beta  = "inf"'))
+    code, shown = main("run", case, "--until", 0.5, "--output", case.parent / "out")
+    assert code == 0
+    assert "until" not in shown
+    assert "concentration" in shown
