@@ -1,4 +1,4 @@
-"""Colours of curves that are to be told apart, by the colour blind and in grey too."""
+"""Colours of curves that differ, for the colour blind and in grey too."""
 
 from __future__ import annotations
 
