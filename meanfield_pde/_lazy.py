@@ -47,6 +47,3 @@ def import_when_asked(package: str) -> None:
     """Have a package import the names in its `_HOMES`, each from its module, when they are used."""
     module = sys.modules[package]
     module.__class__ = _Package
-    if "pdoc" in sys.modules:  # where a name is not there yet, it takes the subpackage so called
-        for name in module._HOMES:
-            getattr(module, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -157,6 +158,9 @@ def test_the_python_of_the_result_files(
         for block in blocks("reference/files.md", "python"):
             exec(block, names)
         assert names["masses"].sum() == pytest.approx(1, abs=1e-12)
+        summary = json.loads(Path("results/mine/summary.json").read_text(encoding="utf-8"))
+        listed = text_of("reference/files.md").split("\n## What was concluded\n")[1]
+        assert set(summary) <= set(re.findall(r"`(\w+)`", listed.split("\n## ")[0]))
 
 
 def test_the_cases_of_the_pages_are_read(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def table() -> str:
         title = (
             (HERE / f"{name}.py").read_text(encoding="utf-8").splitlines()[1].removeprefix("# # ")
         )
-        lines += [f"### {title}", "", f"[{name}.py]({name}.py)", ""]
+        lines += [f"## {title}", "", f"[{name}.py]({name}.py)", ""]
         lines += [f"![{title}]({name}.png)", ""]
         lines += [
             "| result | source | published | ours | independent | chosen |",

@@ -90,14 +90,7 @@ def without_types(
         as_plain_text(app, what, name, obj, options, lines)
 
 
-def with_literature(app: object, name: str, source: list[str]) -> None:
-    """Add published results, where there are such, to the page of scripts."""
-    if name == "scripts" and (PAGES / "literature").is_dir():
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\nliterature/README\nliterature/*\n```\n"
-
-
 def setup(app: Any) -> None:
     """Change docstrings before napoleon, which makes markup of its own, and after it."""
-    app.connect("source-read", with_literature)
     app.connect("autodoc-process-docstring", as_plain_text, priority=400)
     app.connect("autodoc-process-docstring", without_types, priority=600)

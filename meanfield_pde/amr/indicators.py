@@ -40,10 +40,11 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
 
     which is least about the repeller, where |B^T x| is. On wider cells velocities are interpolated
     past such changes, from the first steps on; errors of log rho then grow like clusters out of
-    noise. So at finite temperature no cell is wider than l, whatever the density, from the
-    beginning to the end: nothing of it hangs on the steps, or on the mesh given. Nor is any wider
-    than a part of the attention kernel, |beta B|^(-1/2), or clusters that have left stop in a wrong
-    place.
+    noise. So at finite temperature no cell is wider than a part of l, whatever the density, from
+    the beginning to the end: nothing of it hangs on the steps, or on the mesh given. Nor is any
+    wider than a part of the attention kernel, |beta B|^(-1/2): log rho bends over it where
+    attention changes over from one cluster to another, and clusters that have left stop in a wrong
+    place on wider cells.
 """
 
 from __future__ import annotations
@@ -307,7 +308,7 @@ class Kernel(WidestCells):
             # |beta B^T P_x|^2 = |beta B^T|^2 - |beta B^T x|^2, not below its rounding.
             change = np.sqrt(np.maximum(whole**2 - score**2, 1e-12 * whole**2))
             length = np.sqrt(np.maximum(1.0, score)) / change
-            found = np.minimum(found, use.velocity_lengths * length)
+            found = np.minimum(found, use.velocity_lengths[x.shape[1]] * length)
         return found
 
 

@@ -46,10 +46,13 @@ class IndicatorSettings:
             0.3 % of moving arcs with it (`tests.benchmarks.adaptivity --part lifetimes`).
         narrowest: width, in tolerances, below which profiles are not refined: where it is one half
             the profile is worth less than the tolerance in W_1.
-        kernels: widest cell, in attention kernels |beta B|^(-1/2). On the circle 0.5 costs nothing;
-            on the sphere cells are many, and 0.8 for 1.2 does not change lifetimes.
-        velocity_lengths: widest cell, in lengths l(x) over which the velocity changes; 1 is where
-            half-way times on the sphere stop to hang on the mesh given (4.16 and 4.22 before).
+        kernels: widest cell, in attention kernels |beta B|^(-1/2). On the circle 0.5 costs nothing.
+            On the sphere half-way times of `demos/sphere-skew.toml` with 320 cells given are 12.27
+            with 1.2 and 11.37 with 0.6, both with lengths 1, for 11.15 with 2,880 given.
+        velocity_lengths: widest cell, in lengths l(x) over which the velocity changes. On the
+            sphere half-way times at beta = 100 are 9.06 to 9.20 with 1, whatever is given, and 9.14
+            to 9.16 with 0.7, for 9.18 by moving triangles; it takes twice the time
+            (`tests.benchmarks.adaptivity --part sphere`).
     """
 
     flux_share: float = 0.25
@@ -57,8 +60,8 @@ class IndicatorSettings:
     cluster_mass: float = 1e-3
     profile: float = 0.25
     narrowest: float = 0.5
-    kernels: Mapping[int, float] = field(default_factory=lambda: _by_dimension(0.5, 1.2))
-    velocity_lengths: float = 1.0
+    kernels: Mapping[int, float] = field(default_factory=lambda: _by_dimension(0.5, 0.6))
+    velocity_lengths: Mapping[int, float] = field(default_factory=lambda: _by_dimension(1.0, 0.7))
 
     def __post_init__(self) -> None:
         check_settings(

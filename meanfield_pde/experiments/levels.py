@@ -86,7 +86,7 @@ def _adapt(adapt: AdaptSettings, dimension: int, fine: float) -> AdaptSettings:
         bounds,
         profile=bounds.profile / fine**2,
         kernels={d: width / fine for d, width in bounds.kernels.items()},
-        velocity_lengths=bounds.velocity_lengths / fine,
+        velocity_lengths={d: one / fine for d, one in bounds.velocity_lengths.items()},
     )
     return replace(
         adapt,

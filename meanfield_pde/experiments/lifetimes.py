@@ -36,6 +36,7 @@ from meanfield_pde.experiments.lifetime import (
 from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.tables import Row, read_table, write_table
+from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
@@ -56,6 +57,7 @@ _Key = tuple[str, float, int, int | None]
 
 
 @accept_old_keywords
+@typed
 def measure_lifetimes(
     case: Case,
     betas: Sequence[float],

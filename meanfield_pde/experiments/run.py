@@ -312,6 +312,12 @@ def _density(one: Drawing) -> Path | None:
     return draw_density(one.directory, one.history, one.projection, one.form, one.times)
 
 
+def _views(one: Drawing) -> Path | None:
+    from meanfield_pde.figures.views import draw_views
+
+    return draw_views(one.directory, one.history, one.projection, one.form, one.times)
+
+
 def _distances(one: Drawing) -> Path | None:
     from meanfield_pde.figures.distances import draw_distances
 
@@ -327,6 +333,7 @@ def _history(one: Drawing) -> Path | None:
 # The figures of a run, by the names of their files: a new one is a function, and a line here.
 RUN_FIGURES: dict[str, Callable[[Drawing], Path | None]] = {
     "density": _density,
+    "views": _views,
     "distances": _distances,
     "history": _history,
 }

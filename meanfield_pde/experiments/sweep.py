@@ -38,6 +38,7 @@ from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.tables import write_table
 from meanfield_pde.solver.settings import CompareCase
+from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import whole
 from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
@@ -52,6 +53,7 @@ _FREE = ("attention.beta", "output", MAX_CELLS_KEY)
 
 
 @accept_old_keywords
+@typed
 def run_sweep(
     case: Case,
     betas: Sequence[float] | None = None,

@@ -44,6 +44,7 @@ from meanfield_pde.figures.failures import drawn_if_possible
 from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.tables import Row, write_table
 from meanfield_pde.solver.stationary import Growth, Stationary, StationaryState
+from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import real
 from meanfield_pde.support.old_names import accept_old_keywords
 from meanfield_pde.support.ranks import on_root
@@ -74,6 +75,7 @@ _FIRST = 0.05
 
 
 @accept_old_keywords
+@typed
 def run_transition(
     case: Case,
     strengths: Sequence[float],

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from meanfield_pde.figures import mollweide
 from meanfield_pde.figures.clusters import find_clusters
+from meanfield_pde.figures.colours import distinct
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.figures.insets import MOST, draw_insets, make_room, row_height
 from meanfield_pde.figures.marks import draw_mark, marks
@@ -149,12 +150,11 @@ def _draw_circle(history: History, projection: ProjectionLimit, wanted: np.ndarr
 
     chosen = wanted if len(wanted) else shown[evenly(len(shown), PROFILES)]
     largest, smallest = 0.0, math.inf
-    for shade, index in zip(np.linspace(0.9, 0, len(chosen)), chosen, strict=True):
+    for colour, index in zip(distinct(len(chosen)), chosen, strict=True):
         place, order = angles(history, index)
         values = history.density_at(index)[order]
         largest, smallest = max(largest, values.max()), min(smallest, values.min())
         values = np.where(values > 0, values, np.nan)
-        colour = colormaps[COLOURS](shade)
         profile.semilogy(place, values, color=colour, label=f"t = {history.times[index]:g}")
     profile.set_ylim(max(smallest, largest * 10.0**-PROFILE_DECADES) / 2, largest * 3)
     for mark in marks(history, projection):

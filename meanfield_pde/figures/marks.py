@@ -13,7 +13,8 @@ from meanfield_pde.history.history import History
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.spectrum import EigenSpace
 
-_SIZES = {"o": 9.0, "D": 7.0}  # points of open markers: both as wide, and wider than a cluster seen
+# Points of open markers: both as wide, and wider than a cluster seen.
+MARKER_SIZES = {"o": 9.0, "D": 7.0}
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def draw_mark(panel: Axes, mark: Mark) -> None:
         x, y = mollweide.project_twice(mark.points)
         for colour, width, label in (("w", 2.6, None), ("k", 1.1, mark.label)):
             (drawn,) = panel.plot(x, y, mark.marker, color=colour, mew=width, label=label)
-            drawn.set(markersize=_SIZES[mark.marker], markerfacecolor="none", clip_on=False)
+            drawn.set(markersize=MARKER_SIZES[mark.marker], markerfacecolor="none", clip_on=False)
         return
     x, y = mollweide.curve(mark.points)
     panel.plot(x, y, color="w", lw=2.2)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meanfield_pde.figures.bars import draw_rows
+from meanfield_pde.figures.colours import distinct
 from meanfield_pde.figures.density import cell_counts, save
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.results.folder import Result
@@ -58,8 +58,8 @@ def _distances(
     for axes, p in zip(panels, orders, strict=True):
         found = summary[f"w{p}"]["envelope"]
         bound = Envelope(found["C"], found["c"], found["C1"], found["C2"], 0.0)
-        for shade, run in zip(np.linspace(0.92, 0.0, len(runs)), runs, strict=True):
-            colour, beta = colormaps["cividis"](shade), run.attention.beta
+        for colour, run in zip(distinct(len(runs)), runs, strict=True):
+            beta = run.attention.beta
             distance = run.history[f"w{p}_limit"]
             axes.semilogy(run.times, distance, color=colour, label=f"β = {beta:g}")
             axes.semilogy(run.times, bound(run.times, beta), ":", color=colour, lw=0.9)
@@ -132,10 +132,9 @@ def _laplace(rows: Sequence[Row]) -> Figure:
     figure = Figure(figsize=(7.6, 4.4), layout="constrained")
     axes = figure.subplots()
     times = sorted({row["time"] for row in rows})
-    for shade, time in zip(np.linspace(0.85, 0.0, len(times)), times, strict=True):
+    for colour, time in zip(distinct(len(times)), times, strict=True):
         own = sorted((row for row in rows if row["time"] == time), key=lambda row: row["beta"])
         scale = temperature_scale(np.array([row["beta"] for row in own]))
-        colour = colormaps["cividis"](shade)
         for name, style in (("largest", "o-"), ("mean", "^--")):
             values = [row[name] for row in own]
             axes.loglog(scale, values, style, color=colour, ms=5, label=f"{name}, t = {time:g}")

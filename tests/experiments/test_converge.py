@@ -188,7 +188,10 @@ def test_moments_of_a_resumed_run_are_those_of_one_that_was_not(
 def test_lifetimes_with_intervals(main: Main, write_case: Write, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("lifetime", write_case(SWITCHING), "--beta", 15, 20, "--output", out, "--quiet")
-    assert main(*arguments, "--check") == (0, "")
+    code, err = main(*arguments, "--check")
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("beta = 15: ")
+    assert "no metastable phase" in err  # is predicted at this beta
     rows = [row for row in read_table(out / "lifetime.csv") if row["count"] == 400]
     assert [row["beta"] for row in rows] == [15, 20]
     for row in rows:

@@ -20,7 +20,7 @@ from meanfield_pde import (
 )
 from meanfield_pde.figures import density as figures
 from meanfield_pde.figures import distances as distance_figure
-from meanfield_pde.figures import mollweide
+from meanfield_pde.figures import mollweide, views
 from meanfield_pde.figures.marks import Mark, marks
 from meanfield_pde.history.history import History
 from meanfield_pde.mesh.cells import Cells
@@ -61,6 +61,30 @@ def test_run_draws_and_plot_draws_again(
     assert code == 0
     assert err == "".join(f"{path}\n" for path in paths)
     np.testing.assert_array_equal(picture(out / "figures/density.png"), drawn)
+
+
+def test_views_show_the_hemispheres_of_both_clusters(tmp_path: Path) -> None:
+    """Pixels are points of the sphere, and the cap of the cluster at -e is in the second view."""
+    axis = np.array([0.6, 0.0, 0.8])
+    for eye in (axis, -axis, np.array([0.0, 0.0, 1.0])):
+        view = views.View.towards(eye)
+        np.testing.assert_allclose(view.axes @ view.axes.T, np.eye(3), atol=1e-15)
+        points, inside = view.pixels()
+        np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1, rtol=1e-14)
+        assert (points @ eye > 0).all()
+        assert inside.mean() == pytest.approx(math.pi / 4, abs=0.01)
+        x, y = view.seen(np.array([eye, -eye]))
+        np.testing.assert_allclose([x[0], y[0]], 0, atol=1e-15)
+        assert np.isnan([x[1], y[1]]).all()
+    head = Attention(np.eye(3), np.eye(3), np.outer(axis, axis), 20.0)
+    solution = solve(head, sphere_mesh(320), lambda x: np.exp(-9 * (1 + x @ axis)), until=0.0)
+    path = views.draw_views(tmp_path, solution, ProjectionLimit(head))
+    assert path is not None
+    shown = picture(path)[..., :3]
+    bright = (shown[..., 0] > 0.7) & (shown[..., 2] < 0.6)  # yellow, the largest density
+    top, bottom = np.array_split(bright[:, : int(0.7 * bright.shape[1])], 2)
+    assert top.sum() == 0
+    assert bottom.sum() > 100
 
 
 def some_history(text: str, points: np.ndarray, masses: np.ndarray) -> History:

@@ -36,24 +36,24 @@ def test_without_noise_clusters():
     assert found.solution.times[-1] < 1000
 
 
-# Published to three digits (arXiv:2501.03096): 2 pi rho at the angles 0 and pi / 2.
-PUBLISHED = {1.3: (1.628, 0.530), 0.9: (0.794, 1.231)}
+# 2 pi rho at the angles 0 and pi / 2 of densities of arXiv:2501.03096, to three digits.
+KNOWN = {1.3: (1.628, 0.530), 0.9: (0.794, 1.231)}
 
 
-@pytest.mark.parametrize("d", PUBLISHED)
+@pytest.mark.parametrize("d", KNOWN)
 def test_without_noise_what_repels_itself(d):
     """V = -K, K = diag(1, d): high modes decay at rates of 1e-6 and less."""
     matrix = np.diag([1.0, d])
     exact = repelled_density(matrix, 1.0, np.array([0.0, np.pi / 2]))
-    np.testing.assert_allclose(exact, PUBLISHED[d], atol=6e-4)
+    np.testing.assert_allclose(exact, KNOWN[d], atol=6e-4)
     found = stationary(Attention(EYE, matrix, -matrix, 1.0), circle_mesh(200), "1 + 0.3*x")
     angles = np.arctan2(*found.measure.points.T[::-1])
     density = repelled_density(matrix, 1.0, angles)
     np.testing.assert_allclose(2 * np.pi * found.density, density, atol=5e-4)
     modes = 2 * np.arange(1, 6)
     moments = 2 * np.cos(np.outer(modes, angles)) @ found.masses
-    assert 1 + moments.sum() == pytest.approx(PUBLISHED[d][0], abs=1e-3)
-    assert 1 + (-1.0) ** (modes / 2) @ moments == pytest.approx(PUBLISHED[d][1], abs=1e-3)
+    assert 1 + moments.sum() == pytest.approx(KNOWN[d][0], abs=1e-3)
+    assert 1 + (-1.0) ** (modes / 2) @ moments == pytest.approx(KNOWN[d][1], abs=1e-3)
     # A stationary state of the scheme, too, which the evolution is far from when it ends.
     assert found.change < 1e-8
     assert found.solution.steadiness.change > 1e-4

@@ -24,7 +24,7 @@ INITIAL = "1 + 0.5*x + 0.3*x*y"
 STILL = AdaptSettings(
     0.9,
     indicators=IndicatorSettings(
-        profile=1e9, flux_share=0.0, kernels={2: 1e9}, velocity_lengths=1e9
+        profile=1e9, flux_share=0.0, kernels={2: 1e9}, velocity_lengths={2: 1e9}
     ),
 )
 

@@ -26,6 +26,7 @@ from meanfield_pde import (
     Uniform,
     circle_mesh,
     compare_tokens,
+    lifetime,
     push_forward,
     read_case,
     read_tokens,
@@ -34,6 +35,8 @@ from meanfield_pde import (
     simulate_tokens,
     solve,
     sphere_mesh,
+    sweep,
+    transition,
     wasserstein,
     write_tokens,
 )
@@ -159,6 +162,9 @@ OBJECTS = {
     "an order that is a text": lambda: LIMIT.decay_rate("x"),
     "an order that is no number": lambda: LIMIT.decay_rate(np.nan),
     "a density in dimension 5": lambda: Uniform().density(np.eye(5)),
+    "a sweep of nothing": lambda: sweep(None, [1.0], directory="x"),
+    "lifetimes of nothing": lambda: lifetime(None, [1.0], directory="x"),
+    "a transition of nothing": lambda: transition(None, [1.0], directory="x"),
     "a formula in dimension 5": lambda: ExpressionDensity("1").density(np.eye(5)),
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from meanfield_pde import Attention, ProjectionLimit, circle_mesh, read_case
+from meanfield_pde import Attention, ProjectionLimit, circle_mesh, read_case, solve
 from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.theory.fits import linear_fit
 from meanfield_pde.theory.lifetime_law import fit_law
@@ -227,3 +227,18 @@ def test_the_law_holds_with_its_next_term() -> None:
         print(case.__name__, law.slope_over_predicted, linear)
         assert law.slope_over_predicted == pytest.approx(1, abs=0.06)
         assert abs(law.slope_over_predicted - 1) < abs(linear - 1)
+
+
+@pytest.mark.parametrize(("beta", "time", "degrees"), [(80.0, 6.0, 6.9), (160.0, 10.0, 3.9)])
+def test_clusters_stand_beside_the_limit_by_one_over_beta(
+    beta: float, time: float, degrees: float
+) -> None:
+    """What the README says of its first figure."""
+    case = read_case(Path(__file__).parents[2] / "demos" / "circle.toml")
+    head = case.attention.layers[0].with_beta(beta)
+    solution = solve(head, circle_mesh(300), case.initial, until=time, adapt=1e-3)
+    measure = solution.measure(-1)
+    right = measure.points[:, 0] > 0
+    angle = np.degrees(np.arctan2(measure.points[right, 1], measure.points[right, 0]))
+    share = measure.masses[right] / measure.masses[right].sum()
+    assert share @ angle == pytest.approx(degrees, abs=0.1)

@@ -1,0 +1,202 @@
+"""The sphere from outside, from two sides: the density as colour, its logarithm as relief.
+
+An orthographic view along -a shows the hemisphere <x, a> > 0. The first is of +e, e the predicted
+place of the clusters, the second of -e; z is up. Densities are those between the cells, as the
+scheme reconstructs them (`History.log_at`), with light from above on the left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LightSource, LogNorm
+from matplotlib.figure import Figure
+from scipy.ndimage import gaussian_filter
+
+from meanfield_pde.figures.density import COLOURS, DECADES, evenly, save, title
+from meanfield_pde.figures.failures import drawing
+from meanfield_pde.figures.marks import MARKER_SIZES, Mark, marks
+from meanfield_pde.history.history import History
+from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.mesh.point_density import PointDensity
+from meanfield_pde.results.names import FIGURES
+from meanfield_pde.theory.projection_limit import ProjectionLimit
+
+# Across a view, a pixel and a half of 2.6 inches at 150 dpi: finding cells takes most of the time.
+PIXELS = 240
+TIMES = 4  # columns of a page
+# The relief of a view rises by this part of the radius from its least density, or from so many
+# decades below its largest, to that (chosen by eye).
+_RISE, _DEEPEST = 0.35, 12.0
+# Pixels over which it is smoothed: densities that are not resolved jump between cells.
+_SMOOTH = 3.0
+_LIGHT = LightSource(azdeg=315, altdeg=50)
+_SEEN = 1e-3  # of the radius, from the edge on: points there are not on the sphere to rounding
+
+
+@dataclass(frozen=True)
+class View:
+    """An orthographic view.
+
+    Attributes:
+        axes: rows to the right, up, and towards the eye: orthonormal.
+    """
+
+    axes: np.ndarray
+
+    @classmethod
+    def towards(cls, eye: np.ndarray) -> View:
+        """From the direction of the eye, with z up, or x where that is the direction itself."""
+        up = np.array([0.0, 0.0, 1.0]) if abs(eye[2]) < 0.95 else np.array([1.0, 0.0, 0.0])
+        up = normalised(up - (up @ eye) * eye)
+        return cls(np.array([np.cross(up, eye), up, eye]))
+
+    def pixels(self) -> tuple[np.ndarray, np.ndarray]:
+        """The points of the sphere under the pixels inside the view, and its shape."""
+        line = (np.arange(PIXELS) + 0.5) / PIXELS * 2 - 1
+        x, y = np.meshgrid(line, line)
+        inside = x * x + y * y < (1 - _SEEN) ** 2
+        right, up = x[inside], y[inside]
+        towards = np.sqrt(1 - right**2 - up**2)
+        return np.column_stack([right, up, towards]) @ self.axes, inside
+
+    def seen(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates of points, nan where they are on the other side."""
+        x, y, towards = self.axes @ points.T
+        hidden = towards < 0
+        return np.where(hidden, np.nan, x), np.where(hidden, np.nan, y)
+
+
+@drawing
+def draw_views(
+    directory: Path,
+    history: History,
+    projection: ProjectionLimit,
+    form: str = "png",
+    times: Sequence[float] = (),
+) -> Path | None:
+    """Draw figures/views.png in a result folder and return its path; None for the circle.
+
+    Args:
+        directory: the result folder.
+        history: what to draw.
+        projection: where the density is predicted to be.
+        form: of the file, "png", "pdf" or "svg".
+        times: for each the nearest saved time is drawn; by default a few, evenly chosen.
+    """
+    if history.dimension == 2:
+        return None
+    nearest = {int(np.abs(history.times - time).argmin()) for time in times}
+    chosen = np.array(sorted(nearest)) if nearest else evenly(len(history.times), TIMES)
+    figure = _figure(history, projection, chosen)
+    return save(figure, directory / FIGURES / f"views.{form}")
+
+
+def _figure(history: History, projection: ProjectionLimit, chosen: np.ndarray) -> Figure:
+    eye = np.array([1.0, 0.0, 0.0])
+    if projection.exists and projection.dimension == 1:
+        eye = projection.basis[:, 0] * np.sign(projection.basis[:, 0][np.abs(eye).argmax()] or 1)
+    views = [View.towards(eye), View.towards(-eye)]
+    logs = _log_densities(history, chosen, views)
+    most = max(float(one.max()) for column in logs for one in column) / math.log(10)
+    least = min(float(one.min()) for column in logs for one in column) / math.log(10)
+    norm = LogNorm(10.0 ** max(least, most - DECADES), 10.0**most)
+    figure = Figure(figsize=(max(6.0, 2.7 * len(chosen) + 0.9), 6.3), layout="constrained")
+    figure.suptitle(title(history))
+    panels = figure.subplots(2, len(chosen), squeeze=False)
+    shown = marks(history, projection)
+    for column, index in enumerate(chosen):
+        for row, view in enumerate(views):
+            panel = panels[row, column]
+            _paint(panel, view, logs[column][row] / math.log(10), norm)
+            for mark in shown:
+                _draw_mark(panel, view, mark)
+            if row == 0:
+                panel.set_title(f"t = {history.times[index]:g}", fontsize="medium")
+    place = "e" if projection.exists and projection.dimension == 1 else "x"
+    for panel, sign in zip(panels[:, 0], "+-", strict=True):
+        panel.text(-1.15, 0, f"from {sign}{place}", rotation=90, va="center", fontsize="small")
+    figure.colorbar(
+        ScalarMappable(norm, COLOURS),
+        ax=panels,
+        label="density (mass per unit area)",
+        extend="min" if least < most - DECADES else "neither",
+        shrink=0.8,
+    )
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    note = "z up; the relief is the logarithm of the density; lines every 30°"
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=2,
+        title=note,
+        fontsize="small",
+        title_fontsize="small",
+    )
+    return figure
+
+
+def _log_densities(
+    history: History, chosen: np.ndarray, views: Sequence[View]
+) -> list[list[np.ndarray]]:
+    """Log rho under the pixels of each view, at each time."""
+    points = [view.pixels()[0] for view in views]
+    places: list[PointDensity] = []
+    found = []
+    for index in chosen:
+        if not places or history.store.moves:
+            cells = history.cells_at(int(index))
+            places = [PointDensity(cells.vertices, one) for one in points]
+        found.append([history.log_density_on(one, int(index)) for one in places])
+    return found
+
+
+def _paint(panel: Axes, view: View, decades: np.ndarray, norm: LogNorm) -> None:
+    """The view of a density with relief, and a grid."""
+    inside = view.pixels()[1]
+    height = np.full(inside.shape, max(float(decades.min()), float(decades.max()) - _DEEPEST))
+    height[inside] = np.maximum(decades, height[0, 0])
+    colour = colormaps[COLOURS](norm(np.maximum(10.0**height, norm.vmin or 0.0)))
+    rise = _RISE / max(float(height.max() - height.min()), 1.0)
+    height = gaussian_filter(np.where(inside, height, 0.0), _SMOOTH)
+    height /= np.maximum(gaussian_filter(inside.astype(float), _SMOOTH), 1e-3)
+    # The ball itself is curved: relief on it and its shape are lit together.
+    line = (np.arange(PIXELS) + 0.5) / PIXELS * 2 - 1
+    ball = np.sqrt(np.maximum(1 - line[:, None] ** 2 - line**2, 0))
+    shade = _LIGHT.hillshade(0.35 * ball + rise * height, dx=2 / PIXELS, dy=-2 / PIXELS)
+    colour[..., :3] = _LIGHT.blend_soft_light(colour[..., :3], shade[..., None])
+    colour[..., 3] = inside
+    panel.imshow(colour, origin="lower", extent=(-1, 1, -1, 1), interpolation="bilinear")
+    panel.set_axis_off()
+    panel.set_xlim(-1.05, 1.05)
+    panel.set_ylim(-1.05, 1.05)
+    turn = np.linspace(0, 2 * math.pi, 361)
+    panel.plot(np.cos(turn), np.sin(turn), color="0.3", lw=0.9)
+    for degrees in range(-60, 90, 30):
+        latitude = math.radians(degrees)
+        ring = np.column_stack([np.cos(turn), np.sin(turn), np.full(361, math.tan(latitude))])
+        panel.plot(*view.seen(normalised(ring)), color="0.3", lw=0.3)
+    for degrees in range(0, 180, 30):
+        east = np.array([math.cos(math.radians(degrees)), math.sin(math.radians(degrees)), 0.0])
+        ring = np.outer(np.cos(turn), east) + np.outer(np.sin(turn), [0.0, 0.0, 1.0])
+        panel.plot(*view.seen(ring), color="0.3", lw=0.3)
+
+
+def _draw_mark(panel: Axes, view: View, mark: Mark) -> None:
+    """Draw a mark: points by open markers, or a curve."""
+    x, y = view.seen(mark.points)
+    for colour, width, label in (("w", 2.6, None), ("k", 1.1, mark.label)):
+        if len(mark.points) == 2:
+            (drawn,) = panel.plot(x, y, mark.marker, color=colour, mew=width, label=label)
+            drawn.set(markersize=MARKER_SIZES[mark.marker], markerfacecolor="none", clip_on=False)
+        else:
+            style = mark.style if label else "-"
+            panel.plot(x, y, style, color=colour, lw=width, label=label)
