@@ -240,7 +240,7 @@ def run(
 def in_words(row: Row) -> str:
     """Ours with the half width of its interval, to as many digits as that leaves."""
     half = (row.high - row.low) / 2
-    if not half > 0:
+    if not half > 1e-9:  # of a count: that of `interval` for rounding is 1e-10
         return f"{row.value:.6g}"
     places = max(0, 1 - math.floor(math.log10(half)))
     return f"{(row.low + row.high) / 2:.{min(places, 12)}f} ± {half:.1g}"

@@ -42,16 +42,17 @@ def crossing(cells: int) -> float:
     stationary = problem(identity(BETA, **USA), circle_mesh(cells))
     angle = angles(stationary.mean)
     kernel = np.exp(BETA * np.cos(angle[:, None] - angle))
-    start = stationary.uniform * np.exp(3 * np.cos(angle))
+    found = [stationary.at_order(stationary.uniform * np.exp(3 * np.cos(angle)), 5.3, 0.745)]
 
     def gain(order: float) -> float:
-        state = stationary.at_order(start, 5.3, order)
+        state = stationary.at_order(found[-1].masses, found[-1].strength, order)
+        found.append(state)
         both = (state.masses, stationary.uniform)
         energies = [free_energy(kernel, one, stationary.volume, state.strength) for one in both]
         return energies[0] - energies[1]
 
-    order = brentq(gain, 0.72, 0.77, xtol=1e-10)
-    return float(stationary.at_order(start, 5.3, order).strength)
+    brentq(gain, 0.72, 0.77, xtol=1e-9)
+    return float(found[-1].strength)
 
 
 def crossing_by_command(cells: int) -> float:

@@ -85,7 +85,7 @@ def compute(short: bool) -> tuple[list[Row], tuple[Any, ...]]:
             )
         )
     values = np.array([0.65, 0.85]) if short else np.arange(0.45, 1.5, 0.1)
-    leans, until = ([0.0, 0.4], 20.0) if short else (np.arange(0, 0.6, 0.1), 40.0)
+    leans, until = ([0.0, 0.4], 16.0) if short else (np.arange(0, 0.6, 0.1), 40.0)
     ends = np.array([[in_one(d, lean, until) for d in values] for lean in leans])
     for number, d in enumerate(values):
         count = 1.0 if ends[0, number] > 0.99 else 2.0
