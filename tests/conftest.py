@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde.cli import main as cli
+from tests.together import note_passed, run_with_others
 
 if TYPE_CHECKING:  # ranks of tests with several import this file, too
     from matplotlib.figure import Figure
@@ -31,6 +32,7 @@ os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Write = Callable[..., Path]
 Main = Callable[..., tuple[int, str]]
+Printed = Callable[..., str]
 JsonOf = Callable[..., dict[str, Any]]
 
 
@@ -39,12 +41,25 @@ def environment() -> dict[str, str]:
     return os.environ | {"MEANFIELD_PDE_THREADS": "1"}
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note for the session that has started them what has passed on several ranks."""
+    note_passed(report)
+
+
+@pytest.fixture(autouse=True)
+def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Run all tests on as many ranks in one start of mpiexec."""
+    folder = tmp_path_factory.getbasetemp()
+    run_with_others(request.node, folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
+
+
 # The command, with runs that leave out their figures, which take longer than most of these runs.
+# What a run imports, 1.2 s of a core, is left to the command: one that is refused needs none of it.
 UNDRAWN = """
 import sys
 sys.argv[0] = "meanfield-pde"
-from meanfield_pde.experiments import run
-run.draw_run = lambda *arguments: []
+from meanfield_pde.figures import failures
+failures.drawn_if_possible = lambda *arguments: []
 from meanfield_pde.cli.main import main
 main()
 """
@@ -128,20 +143,26 @@ def main(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, und
 
 
 @pytest.fixture
-def json_of(
+def printed(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, undrawn: None
-) -> JsonOf:
-    """Run a command with `--json` in this process; the object that it prints."""
+) -> Printed:
+    """Run a command in this process that succeeds; what it wrote to standard output."""
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
 
-    def run(*arguments: object) -> dict[str, Any]:
+    def run(*arguments: object) -> str:
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
-            cli.main([*map(str, arguments), "--json"])
+            cli.main([str(argument) for argument in arguments])
         assert not ended.value.code
-        return json.loads(capfd.readouterr().out)
+        return capfd.readouterr().out
 
     return run
+
+
+@pytest.fixture
+def json_of(printed: Printed) -> JsonOf:
+    """Run a command with `--json` in this process; the object that it prints."""
+    return lambda *arguments: json.loads(printed(*arguments, "--json"))
 
 
 @pytest.fixture

@@ -65,15 +65,15 @@ def test_a_starter_is_the_demo_of_its_name(name: str, main: Main, tmp_path: Path
     ).read_bytes(), f"cp demos/{name}.toml meanfield_pde/case/starters/"
 
 
-def test_demo_writes_a_case_that_runs(command: Command, tmp_path: Path) -> None:
+def test_demo_writes_a_case_that_runs(
+    command: Command, main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     ended = command("demo", ranks=2)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.splitlines() == ["circle.toml: run it with meanfield-pde run circle.toml"]
     assert read_case(tmp_path / "circle.toml").dimension == 2
-    assert command("run", "circle.toml", "--until", 0.1, "--quiet").returncode == 0
-    again = command("demo", "circle")
-    assert again.returncode == 2
-    assert "circle.toml: is there already" in again.stderr
-    unknown = command("demo", "spher")
-    assert unknown.returncode == 2
-    assert "did you mean 'sphere'?" in unknown.stderr
+    assert main("run", "circle.toml", "--until", 0.1, "--quiet") == (0, "")
+    for name, said in (("circle", "circle.toml: is there already"), ("spher", "mean 'sphere'?")):
+        code, err = main("demo", name)
+        assert (code, said in err) == (2, True), err

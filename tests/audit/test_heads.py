@@ -18,7 +18,7 @@ from meanfield_pde.audit.weights import HeadWeights, read_npz
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.saddles import Tail, saddles
 from meanfield_pde.theory.spectrum import dominant_eigenspace
-from tests.conftest import Command
+from tests.conftest import Command, JsonOf
 
 
 def planted(
@@ -96,7 +96,9 @@ def test_what_is_no_limit() -> None:
         assert found.rate is None
 
 
-def test_the_json_of_a_small_head_is_that_of_limit(command: Command, tmp_path: Path) -> None:
+def test_the_json_of_a_small_head_is_that_of_limit(
+    command: Command, json_of: JsonOf, tmp_path: Path
+) -> None:
     generator = np.random.default_rng(3)
     matrices = [np.eye(2) + 0.4 * generator.standard_normal((2, 2)) for _ in range(3)]
     names = ("query", "key", "value")
@@ -105,7 +107,7 @@ def test_the_json_of_a_small_head_is_that_of_limit(command: Command, tmp_path: P
         "[attention]\nweights = 'w.npz'\nbeta = 40.0\n[mesh]\nkind = 'circle'\n[time]\nuntil = 1\n"
     )
     (tmp_path / "case.toml").write_text(case)
-    limit = json.loads(command("limit", "case.toml", "--json").stdout)
+    limit = json_of("limit", tmp_path / "case.toml")
     done = command("audit", "w.npz", "--json", ranks=2)
     assert done.returncode == 0
     (head,) = json.loads(done.stdout)["heads"]

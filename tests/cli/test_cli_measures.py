@@ -11,7 +11,7 @@ import pytest
 from meanfield_pde import Measure, read_result, wasserstein
 from meanfield_pde.results.measures import read_measure
 from meanfield_pde.wasserstein import METHODS
-from tests.conftest import Command, JsonOf, Main, Write
+from tests.conftest import Command, JsonOf, Main, Printed, Write
 from tests.problems import CIRCLE, SPHERE
 
 ROOT = Path(__file__).parents[2]
@@ -20,19 +20,17 @@ TURN = "[[0.0, -1.0], [1.0, 0.0]]"
 
 
 def test_limit_prints_a_report_or_json(
-    command: Command, json_of: JsonOf, write_case: Write
+    printed: Printed, json_of: JsonOf, write_case: Write
 ) -> None:
     case = write_case(CIRCLE)
-    report = command("limit", case)
-    assert report.returncode == 0
-    assert "two atoms at ±" in report.stdout
+    assert "two atoms at ±" in printed("limit", case)
     found = json_of("limit", case)
     assert found["dimension"] == 1
     assert found["contraction_rate"] > 0
 
 
 def test_limit_has_the_masses_of_the_atoms(
-    command: Command, json_of: JsonOf, main: Main, write_case: Write, tmp_path: Path
+    printed: Printed, json_of: JsonOf, main: Main, write_case: Write, tmp_path: Path
 ) -> None:
     """1 + 0.5 x + 0.3 x y on either side of the line <l, x> = 0, with l = (1, 2/7) / |l|."""
     case = write_case(CIRCLE)
@@ -46,7 +44,7 @@ def test_limit_has_the_masses_of_the_atoms(
             mass if found["left"][0][0] > 0 else 1 - mass, rel=1e-9
         )
     shown = [f"{atom['mass']:.6g}" for atom in found["atoms"]]
-    assert f", of mass {shown[0]} at + and {shown[1]} at -\n" in command("limit", case).stdout
+    assert f", of mass {shown[0]} at + and {shown[1]} at -\n" in printed("limit", case)
     assert main("run", case, "--quiet", "--until", 0.1, "--output", tmp_path / "out")[0] == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     for one, other in zip(summary["limit"]["atoms"], found["atoms"], strict=True):
@@ -65,7 +63,7 @@ def test_limit_lists_no_atoms_of_a_great_circle(json_of: JsonOf, write_case: Wri
 
 
 def test_limit_says_where_no_metastable_phase_is_to_be_expected(
-    command: Command, json_of: JsonOf, write_case: Write
+    printed: Printed, json_of: JsonOf, write_case: Write
 ) -> None:
     sentence = "no metastable phase is to be expected, because "
     for beta, reason in (
@@ -77,7 +75,7 @@ def test_limit_says_where_no_metastable_phase_is_to_be_expected(
     ):
         case = write_case((ROOT / "demos" / "circle.toml").read_text(), ("80.0", beta))
         found = json_of("limit", case)["no_metastable_phase"]
-        text = command("limit", case).stdout
+        text = printed("limit", case)
         if reason is None:
             assert found is None
             assert sentence not in text
@@ -87,7 +85,7 @@ def test_limit_says_where_no_metastable_phase_is_to_be_expected(
 
 
 def test_limit_answers_with_noise_and_says_what_it_left_aside(
-    command: Command, json_of: JsonOf, write_case: Write
+    main: Main, json_of: JsonOf, write_case: Write
 ) -> None:
     noise = '[noise]\nstrength = 0.1\n[solver]\nlog_masses = "on"\n'
     case = write_case(CIRCLE + noise + COMPARE)
@@ -95,11 +93,11 @@ def test_limit_answers_with_noise_and_says_what_it_left_aside(
     found = json_of("limit", case)
     assert found["left_aside"] == left
     assert found | {"left_aside": []} == json_of("limit", write_case(CIRCLE, name="still.toml"))
-    ended = command("limit", case)
-    assert (ended.returncode, ended.stderr.count("\n")) == (0, 1)
-    assert f"{' and '.join(left)} are left aside" in ended.stderr
+    code, err = main("limit", case)
+    assert (code, err.count("\n")) == (0, 1)
+    assert f"{' and '.join(left)} are left aside" in err
     wrong = write_case(CIRCLE + noise + COMPARE.replace("p = [1, 2]", "p = [3]"))
-    assert command("limit", wrong).returncode == 2
+    assert main("limit", wrong)[0] == 2
 
 
 def test_limit_says_why_there_is_none(json_of: JsonOf, write_case: Write) -> None:
@@ -249,17 +247,17 @@ def test_distances_do_not_depend_on_ranks(
 
 
 def test_what_is_only_true_of_atoms_is_called_so(
-    main: Main, command: Command, write_case: Write, tmp_path: Path
+    main: Main, printed: Printed, json_of: JsonOf, write_case: Write, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     assert main("run", write_case(CIRCLE), "--quiet", "--until", 1, "--output", out)[0] == 0
     atoms = tmp_path / "atoms.npz"
     np.savez(atoms, points=np.eye(2), masses=np.ones(2))
-    printed = command("wasserstein", out, atoms).stdout
-    assert "between atoms " in printed
-    assert "between densities " in printed
-    assert "certified interval" not in printed
-    shown = json.loads(command("wasserstein", out, atoms, "--json").stdout)
+    text = printed("wasserstein", out, atoms)
+    assert "between atoms " in text
+    assert "between densities " in text
+    assert "certified interval" not in text
+    shown = json_of("wasserstein", out, atoms)
     found = wasserstein(read_measure(out), read_measure(atoms), p=1)
     assert shown["densities"] == list(found.continuous)
     assert (

@@ -7,6 +7,7 @@ import os
 import pty
 import struct
 import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -14,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meanfield_pde import TokenCloud, write_tokens
+from meanfield_pde import SolverError, TokenCloud, write_tokens
 from meanfield_pde.mesh.files import read_surface, write_surface
 from meanfield_pde.mesh.surface import Surface, circle_surface
-from tests.conftest import Command, Main, Write, environment
+from tests.conftest import UNDRAWN, Command, Main, Printed, Write, environment
 from tests.problems import CIRCLE, SPHERE
 
 IDENTITY = "[[1.0, 0.0], [0.0, 1.0]]"
@@ -484,16 +485,21 @@ def test_one_failing_rank_ends_all(
     assert "no such luck" in ended.stderr
 
 
-def test_failure_is_exit_code_1(command: Command, write_case: Write, tmp_path: Path) -> None:
-    script = tmp_path / "broken.py"
-    broken = BROKEN.format(error="SolverError", rank=0, method="save")
-    script.write_text(broken, encoding="utf-8")
-    ended = command("run", write_case(CIRCLE), "--quiet", script=script)
-    assert ended.returncode == 1
-    assert_one_line(ended.stderr, "no such luck")
+def test_failure_is_exit_code_1(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise SolverError("no such luck")
+
+    monkeypatch.setattr("meanfield_pde.solver.simulation.Simulation.save", broken)
+    code, err = main("run", write_case(CIRCLE), "--quiet", "--output", tmp_path / "out")
+    assert code == 1
+    assert_one_line(err, "no such luck")
 
 
-def test_messages_only_without_a_terminal(command: Command, write_case: Write) -> None:
+def test_messages_only_without_a_terminal(
+    command: Command, printed: Printed, main: Main, write_case: Write, tmp_path: Path
+) -> None:
     case = write_case(CIRCLE)
     ended = command("run", case, "--until", 0.2, "--output", "a", ranks=2)
     assert ended.returncode == 0
@@ -502,15 +508,24 @@ def test_messages_only_without_a_terminal(command: Command, write_case: Write) -
     assert "|" not in ended.stderr, "there is no bar"
     assert first == "the density on the circle to t = 0.2, on 200 cells, by 2 ranks x 1 thread"
     assert last.startswith("done: t = 0.2 after ")
-    ended = command("run", case, "--until", 0.2, "--output", "b", "--quiet")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    quiet = ("run", case, "--until", 0.2, "--quiet", "--overwrite", "--output", tmp_path / "b")
+    assert main(*quiet) == (0, "")
+    assert printed(*quiet) == ""
 
 
 def test_progress_bar_on_a_terminal(write_case: Write, tmp_path: Path) -> None:
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(
-        ["meanfield-pde", "run", str(write_case(CIRCLE, ("200", "800"))), "--until", "40"],
+        [
+            sys.executable,
+            "-c",
+            UNDRAWN,
+            "run",
+            str(write_case(CIRCLE, ("200", "800"))),
+            "--until",
+            "40",
+        ],
         stderr=terminal,
         stdout=subprocess.DEVNULL,
         cwd=tmp_path,

@@ -30,7 +30,7 @@ from tests.benchmarks.adaptivity import (
     lopsided_integral,
 )
 from tests.benchmarks.moving_arcs import Arcs, crossings
-from tests.conftest import Command, Main, Write, curves
+from tests.conftest import Command, Main, Printed, Write, curves
 from tests.problems import MIXTURE, limit_at, metastable, rotation
 
 DEMO = Path(__file__).parents[2] / "demos/circle.toml"
@@ -288,7 +288,7 @@ def test_a_signal_keeps_what_is_measured(
 
 
 def test_what_was_given_up_is_measured_again_with_more_time(
-    main: Main, command: Command, write_case: Write, tmp_path: Path
+    main: Main, printed: Printed, write_case: Write, tmp_path: Path
 ) -> None:
     case, out = write_case(DEMO.read_text(), (MESH, "cells = 60")), tmp_path / "out"
     arguments = ("lifetime", case, "--beta", 30, "--tokens", 20, "--seeds", 1, "--output", out)
@@ -303,8 +303,8 @@ def test_what_was_given_up_is_measured_again_with_more_time(
         code, err = main(*arguments, "--until", until)
         assert (code, "until must be a finite number > 0" in err) == (2, True)
     # The error of a mean of one is a number that JSON does not have.
-    printed = command(*arguments, "--json", "--quiet").stdout
-    assert json.loads(printed, parse_constant=pytest.fail)["tokens"]["means"][0]["error"] is None
+    text = printed(*arguments, "--json", "--quiet")
+    assert json.loads(text, parse_constant=pytest.fail)["tokens"]["means"][0]["error"] is None
     # Another case does not go there.
     other = write_case(DEMO.read_text(), (MESH, "cells = 100"), name="other.toml")
     code, err = main("lifetime", other, "--beta", 20, "--output", out)

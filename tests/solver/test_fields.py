@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from meanfield_pde import (
     circle_mesh,
     sample_tokens,
     solve,
+    sphere_mesh,
 )
 from meanfield_pde.case.case import MeshCase
 from meanfield_pde.case.file import read_case
@@ -36,7 +36,6 @@ from meanfield_pde.initial.given import FieldDensity
 from meanfield_pde.mesh.surface import Surface
 from meanfield_pde.solver.settings import SolverCase, TimeCase
 from meanfield_pde.solver.simulation import Simulation
-from tests.conftest import Command
 from tests.problems import MESHES, SURFACES
 
 FORMULA = "1 + 0.5*x + 0.3*x*y"
@@ -263,58 +262,43 @@ def test_functions_that_are_no_density_are_refused() -> None:
         solved(2, mesh, negative)
 
 
-# A script as a user would write it; the mesh is distributed without ghosts. Its last part solves
-# on one half of the world each.
-SCRIPT = """
-import json, sys
-import basix.ufl, numpy as np, ufl
-from mpi4py import MPI
-from dolfinx import fem, mesh as dolfinx_mesh
-from meanfield_pde import Attention, sphere_mesh, solve
-from meanfield_pde.mesh.surface import sphere_surface
+def numbers_on(comm: MPI.Comm) -> tuple[list[float], list[float]]:
+    """Integrals as a user would take them, and ends of runs on one half of the ranks each.
 
-comm = MPI.COMM_WORLD
-attention = Attention(np.eye(3), np.eye(3), np.diag([1.0, 0.4, 0.2]), beta=8.0)
-surface = sphere_surface(320)
-element = ufl.Mesh(basix.ufl.element("Lagrange", "triangle", 1, shape=(3,)))
-mesh = dolfinx_mesh.create_mesh(
-    comm,
-    surface.cells if comm.rank == 0 else surface.cells[:0],
-    element,
-    surface.points if comm.rank == 0 else surface.points[:0],
-    dolfinx_mesh.create_cell_partitioner(dolfinx_mesh.GhostMode.none, 2),
-)
-u = fem.Function(fem.functionspace(mesh, ("Lagrange", 1)))
-u.interpolate(lambda x: 1 + 0.5 * x[0] * x[1] - 0.3 * x[0])
-solution = solve(attention, mesh, u, until=1.0)
-rho, v = solution.function(), solution.velocity()
-x = ufl.SpatialCoordinate(mesh)
+    The mesh is distributed without ghosts.
+    """
+    attention = Attention(np.eye(3), np.eye(3), np.diag([1.0, 0.4, 0.2]), beta=8.0)
+    surface = SURFACES[3](320)
+    mesh = dolfinx_mesh.create_mesh(
+        comm,
+        surface.cells if comm.rank == 0 else surface.cells[:0],
+        ufl.Mesh(basix.ufl.element("Lagrange", "triangle", 1, shape=(3,))),
+        surface.points if comm.rank == 0 else surface.points[:0],
+        dolfinx_mesh.create_cell_partitioner(dolfinx_mesh.GhostMode.none, 2),
+    )
+    u = fem.Function(fem.functionspace(mesh, ("Lagrange", 1)))
+    u.interpolate(lambda x: 1 + 0.5 * x[0] * x[1] - 0.3 * x[0])
+    solution = solve(attention, mesh, u, until=1.0)
+    rho, v = solution.function(), solution.velocity()
+    x = ufl.SpatialCoordinate(mesh)
 
-def integral(expression):
-    return comm.allreduce(fem.assemble_scalar(fem.form(expression * ufl.dx)))
+    def integral(expression: Any) -> float:
+        return float(comm.allreduce(fem.assemble_scalar(fem.form(expression * ufl.dx))))
 
-numbers = [integral(rho), integral(rho * x[0] ** 2), integral(rho * ufl.inner(v, v))]
-part = comm.Split(comm.rank % 2, comm.rank)
-own = solve(attention, sphere_mesh(80, comm=part), until=1.0 + comm.rank % 2)
-ends = comm.allgather(float(own.history["time"][-1]))
-numbers.append(float(own.masses[1].max()) if comm.rank == 0 else 0.0)
-if comm.rank == 0:
-    print(json.dumps({"numbers": numbers, "ends": ends}))
-"""
+    numbers = [integral(rho), integral(rho * x[0] ** 2), integral(rho * ufl.inner(v, v))]
+    part = comm.Split(comm.rank % 2, comm.rank)
+    own = solve(attention, sphere_mesh(80, comm=part), until=1.0 + comm.rank % 2)
+    numbers.append(comm.bcast(float(own.masses[1].max())))
+    return numbers, comm.allgather(float(own.history["time"][-1]))
 
 
-def test_the_same_numbers_on_one_and_two_ranks(command: Command, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
-    found = []
-    for ranks in (1, 2):
-        ended = command(ranks=ranks, script=script)
-        assert (ended.returncode, ended.stderr) == (0, "")
-        found.append(json.loads(ended.stdout))
-    assert found[0]["ends"] == [1.0]
-    assert found[1]["ends"] == [1.0, 2.0]
-    assert found[0]["numbers"][0] == pytest.approx(1, abs=0.03)
-    np.testing.assert_allclose(found[1]["numbers"], found[0]["numbers"], rtol=1e-12)
+@pytest.mark.parallel([2])
+def test_the_same_numbers_on_one_and_two_ranks() -> None:
+    (alone, end), (shared, ends) = (numbers_on(one) for one in (MPI.COMM_SELF, MPI.COMM_WORLD))
+    assert end == [1.0]
+    assert ends == [1.0, 2.0]
+    assert alone[0] == pytest.approx(1, abs=0.03)
+    np.testing.assert_allclose(shared, alone, rtol=1e-12)
 
 
 def test_a_function_has_a_limit_but_no_file_and_no_samples() -> None:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 
 from meanfield_pde import Attention, InputError, circle_mesh, read_result, solve, sphere_mesh
 from meanfield_pde.case.file import read_case
 from meanfield_pde.solver.observables import MOST_OWN, Observable, columns
-from tests.conftest import Command, Main, Write
+from tests.conftest import Main, Write
 from tests.problems import CIRCLE
 
 ROOT = Path(__file__).parents[2]
@@ -178,17 +180,23 @@ def test_own_columns_are_resumed_read_and_drawn(
     assert "observables.x4" in message
 
 
-def test_own_columns_are_the_same_on_two_ranks(
-    command: Command, write_case: Write, tmp_path: Path
-) -> None:
-    case = write_case(CIRCLE.replace("cells = 200", "cells = 60") + OWN)
-    found = []
-    for ranks in (1, 2):
-        ended = command("run", case, "--quiet", "--output", tmp_path / f"{ranks}", ranks=ranks)
-        assert ended.returncode == 0, ended.stderr
-        found.append(read_result(tmp_path / f"{ranks}").history)
+@pytest.mark.parallel([2])
+def test_own_columns_are_the_same_on_two_ranks(write_case: Write) -> None:
+    case = read_case(write_case(CIRCLE + OWN))
+    one, two = (
+        solve(
+            case.attention,
+            circle_mesh(60, comm=comm),
+            case.initial,
+            until=5.0,
+            save_every=0.5,
+            observables=case.observables,
+        ).history
+        for comm in (MPI.COMM_SELF, MPI.COMM_WORLD)
+    )
+    assert len(one["x4"]) == 11
     for name in ("x4", "fold"):
-        np.testing.assert_allclose(found[0][name], found[1][name], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-12)
 
 
 def test_a_function_that_fails_on_the_way_ends_a_run_in_its_own_error() -> None:

@@ -6,6 +6,8 @@ import json
 import math
 from pathlib import Path
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ from meanfield_pde import (
 )
 from meanfield_pde.solver.steadiness import CHANGING, METASTABLE, STEADY
 from meanfield_pde.theory.phases import phases_of_history
-from tests.conftest import Command, Main, Write
+from tests.conftest import Main, Write
 from tests.problems import CIRCLE
 
 DEMO = read_case(Path(__file__).parents[2] / "demos/circle.toml")
@@ -178,12 +180,15 @@ def test_the_command_says_when_and_a_run_that_has_ended_stays_so(
     assert after[-1] > times[-1]
 
 
-def test_ranks_end_at_the_same_step(command: Command, write_case: Write, tmp_path: Path) -> None:
-    case = write_case(CIRCLE, *STEADY_CASE)
-    for ranks in (1, 2):
-        ended = command("run", case, "--output", tmp_path / str(ranks), ranks=ranks)
-        assert ended.returncode == 0
-    one, two = (read_result(tmp_path / str(ranks)) for ranks in (1, 2))
+@pytest.mark.parallel([2])
+def test_ranks_end_at_the_same_step() -> None:
+    attention = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.3]), 40.0)
+    density = "1 + 0.5*x + 0.3*x*y"
+    one, two = (
+        solve(attention, circle_mesh(60, comm=comm), density, until=90.0, steady=1e-6)
+        for comm in (MPI.COMM_SELF, MPI.COMM_WORLD)
+    )
+    assert one.times[-1] < 90.0
     np.testing.assert_array_equal(one.times, two.times)
     np.testing.assert_allclose(one.masses, two.masses, rtol=1e-10)
 

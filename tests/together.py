@@ -1,0 +1,86 @@
+"""Tests on several ranks in one start of mpiexec for all of the session that want as many.
+
+pytest-mpi starts one for each of them, in which every rank imports pytest and DOLFINx, 3 s of a
+core: with three schemes on two surfaces more than all that the tests do. Here the first of them
+runs the others along, and each of these asks how it went. One that did not pass, or that was not
+reached because ranks wait for each other, runs by itself as before, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import pytest
+from pytest_mpi.plugin import CHILD_PROCESS_FLAG
+
+# Where ranks note what has passed, a file each: set in those that are started together.
+_PASSED = "MEANFIELD_PDE_TESTS_PASSED"
+# Seconds; they take 10 to 20 on two idle cores, and pytest's own limit of a test is 300.
+_LONGEST = 150
+
+
+def ranks_of(item: pytest.Item) -> int:
+    """How many ranks a test wants, by the mark that pytest-mpi puts on it."""
+    marks = (mark.name for mark in item.iter_markers())
+    return next(int(name[9:-1]) for name in marks if name.startswith("parallel["))
+
+
+def note_passed(report: pytest.TestReport) -> None:
+    """Write down what has passed on this rank, if the test was started with others."""
+    if _PASSED in os.environ and report.when == "call" and report.passed:
+        with open(f"{os.environ[_PASSED]}.{MPI.COMM_WORLD.rank}", "a", encoding="utf-8") as file:
+            file.write(f"{report.nodeid}\n")
+
+
+def run_with_others(item: pytest.Item, folder: Path) -> None:
+    """Have a test that pytest-mpi would start by itself ask first how it went with the others.
+
+    The folder is one of the session, where workers that test side by side find what one has run.
+    """
+    if not item.get_closest_marker("parallel") or CHILD_PROCESS_FLAG in os.environ:
+        return
+    ranks, by_itself = ranks_of(item), item.obj
+
+    def ask_first(**given: Any) -> None:
+        if not _passed(item, ranks, folder):
+            by_itself(**given)
+
+    if ranks > MPI.COMM_WORLD.size == 1:
+        item.obj = ask_first
+
+
+def _passed(item: pytest.Item, ranks: int, folder: Path) -> bool:
+    """Whether a test has passed on each of its ranks, beside all others that want as many."""
+    passed = folder / f"passed-on-{ranks}"
+    with open(folder / f"started-on-{ranks}", "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.fstat(lock.fileno()).st_size:
+            lock.write("once\n")
+            tests = [one.nodeid for one in item.session.items if ranks_of(one) == ranks]
+            _run(tests, ranks, item.config.rootpath, passed)
+    notes = [passed.with_name(f"{passed.name}.{rank}") for rank in range(ranks)]
+    return all(one.exists() and item.nodeid in one.read_text().splitlines() for one in notes)
+
+
+def _run(tests: list[str], ranks: int, root: Path, passed: Path) -> None:
+    """Run tests on several ranks; what goes wrong is said by those that then run by themselves."""
+    line = ["mpiexec", "-n", str(ranks), sys.executable, "-m", "pytest", "-q", "-p", "no:xdist"]
+    with subprocess.Popen(
+        [*line, *tests],
+        cwd=root,
+        env=os.environ | {CHILD_PROCESS_FLAG: "1", _PASSED: str(passed)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as job:
+        try:
+            job.wait(_LONGEST)
+        except subprocess.TimeoutExpired:
+            job.terminate()  # mpiexec ends its ranks
