@@ -58,8 +58,8 @@ TABLE, BRANCH = "transition.csv", "branch.csv"
 _FREE = ("noise", "time", "compare", "output")
 # Orders r at which the branch is followed: even steps, as figures show it.
 _ORDERS = (0.05, 0.1, *np.round(np.arange(0.15, 0.96, 0.05), 2))
-# |F| of the uniform density, relative to its largest change by a first moment of size _SMALL, if it
-# is a stationary state: by the mesh it is 0.003 with 320 cells of the sphere, beta = 5.
+# |F| of the uniform density, relative to its largest change by a first or second moment of size
+# _SMALL, if it is a stationary state: 0.003 with 320 cells of the sphere at beta = 5, by the mesh.
 _UNIFORM, _SMALL = 0.02, 1e-4
 # The same relative to the speed of the flow, where first moments change nothing: what roundings of
 # 1e-16 and the sum's tolerance of 1e-14 leave.
@@ -215,6 +215,16 @@ def _analyse(
     return found, reasons
 
 
+def _first_and_second(x: np.ndarray) -> np.ndarray:
+    """Coordinates and their products at points x of the whole surface, as columns.
+
+    A kernel that is even, as of two heads of opposite sign, does not see the first ones.
+    """
+    d = x.shape[1]
+    products = [x[:, i] * x[:, j] for i in range(d) for j in range(i, d)]
+    return np.column_stack([x, *products])
+
+
 def find_threshold(problem: Stationary, strengths: Sequence[float]) -> tuple[float, Growth]:
     """Where the uniform density loses its stability, and to what. Collective.
 
@@ -225,7 +235,7 @@ def find_threshold(problem: Stationary, strengths: Sequence[float]) -> tuple[flo
     moved = float(np.abs(rate).sum())
     change = max(
         float(np.abs(problem.rate(uniform * (1 + _SMALL * x), 0.0) - rate).sum()) / _SMALL
-        for x in problem.mean.T
+        for x in _first_and_second(problem.mean).T
     )
     allowed = _UNIFORM * change + _ROUNDING * problem.speed
     if moved > allowed:

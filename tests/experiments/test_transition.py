@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import iv, spherical_in
 
-from meanfield_pde import Attention, SolverError, read_case
+from meanfield_pde import Attention, Heads, SolverError, read_case
 from meanfield_pde.errors import StoppedError
 from meanfield_pde.experiments.transition import find_threshold
 from meanfield_pde.experiments.transition_continuation import Continuation, Found
@@ -72,6 +72,19 @@ def test_the_uniform_state_loses_its_stability_where_theory_says(d, beta):
     axes = problem.uniform[:, None] * problem.mean
     rest = growth.shape - axes @ np.linalg.lstsq(axes, growth.shape)[0]
     assert np.linalg.norm(rest) < 0.02 * np.linalg.norm(growth.shape)
+
+
+def test_an_even_kernel_has_a_threshold_too():
+    """Two heads of opposite sign do not see first moments: degree 2 grows, below 4 i_2(beta)."""
+    one, beta = np.eye(3), 0.5
+    heads = Heads(
+        [Attention(sign * one, one, sign * one, beta, normalise=False) for sign in (1, -1)]
+    )
+    equation = Equation(
+        heads, FiniteVolumes(MESHES[3](80)), SolverCase("muscl", 1e-14, "off"), 0.05
+    )
+    found, _ = find_threshold(Stationary(equation), [0.02, 0.1])
+    assert found == pytest.approx(2 * spherical_in(2, beta) / beta, rel=5e-3)
 
 
 @pytest.mark.parametrize("d", [2, 3])
