@@ -122,7 +122,7 @@ class Distances:
         self._duals[name], self._last[name] = result.duals, (mu, nu)
         if result.gap > 10 * RTOL and result.high > 1e-9:
             self.open[result.status] = self.open.get(result.status, 0) + 1
-            LOG.info(
+            LOG.debug(
                 "%s: %s, between %.6g and %.6g for atoms at the centres of cells",
                 name,
                 result.status,
