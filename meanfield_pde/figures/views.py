@@ -100,9 +100,10 @@ def draw_views(
 
 
 def _figure(history: History, projection: ProjectionLimit, chosen: np.ndarray) -> Figure:
-    eye = np.array([1.0, 0.0, 0.0])
+    eye, place = np.array([1.0, 0.0, 0.0]), "x"
     if projection.exists and projection.dimension == 1:
-        eye = projection.basis[:, 0] * np.sign(projection.basis[:, 0][np.abs(eye).argmax()] or 1)
+        axis, place = projection.basis[:, 0], "e"
+        eye = axis * np.sign(axis[np.abs(axis).argmax()])  # as the marks and `limit` have it
     views = [View.towards(eye), View.towards(-eye)]
     logs = _log_densities(history, chosen, views)
     most = max(float(one.max()) for column in logs for one in column) / math.log(10)
@@ -120,7 +121,6 @@ def _figure(history: History, projection: ProjectionLimit, chosen: np.ndarray) -
                 _draw_mark(panel, view, mark)
             if row == 0:
                 panel.set_title(f"t = {history.times[index]:g}", fontsize="medium")
-    place = "e" if projection.exists and projection.dimension == 1 else "x"
     for panel, sign in zip(panels[:, 0], "+-", strict=True):
         panel.text(-1.15, 0, f"from {sign}{place}", rotation=90, va="center", fontsize="small")
     figure.colorbar(
