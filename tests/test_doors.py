@@ -297,8 +297,8 @@ def test_an_integrator_in_a_file_is_chosen_by_an_option(
     script = f"""
 import meanfield_pde.solver
 meanfield_pde.solver.__path__.insert(0, {str(before)!r})
-from meanfield_pde.experiments import run
-run.draw_run = lambda *arguments: []
+from meanfield_pde.figures import failures
+failures.drawn_if_possible = lambda *arguments: []
 from meanfield_pde.cli.main import main
 main()
 """
