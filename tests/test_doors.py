@@ -124,14 +124,14 @@ def test_run_tokens_and_compare_use_what_was_added(
         np.testing.assert_allclose(history["spread"], 1 - length, atol=1e-15)
     # The page's density is even in y, and its drag turns what has come together.
     assert history["mean_y"][0] == pytest.approx(0.0, abs=1e-12)
-    assert main("tokens", case, "--count", 500, "--output", right)[0] == 0
+    assert main("tokens", case, "--count", 100, "--output", right)[0] == 0
     cloud = read_tokens(right)
     found = (cloud.tokens[-1][:, 0] ** 4).mean()
     assert found == pytest.approx(history["x4"][-1], abs=0.05)
     code, message = main("compare", out, right)
     assert code == 0, message
     without = write_case(CASE, ("[[0.0, -0.9], [0.9, 0.0]]", "[[0.0, 0.0], [0.0, 0.0]]"), name="b")
-    assert main("tokens", without, "--count", 500, "--output", wrong)[0] == 0
+    assert main("tokens", without, "--count", 100, "--output", wrong)[0] == 0
     assert main("compare", out, wrong)[0] == 3
     code, message = main("limit", case)
     assert (code, message.count("\n")) == (2, 1)
@@ -297,8 +297,8 @@ def test_an_integrator_in_a_file_is_chosen_by_an_option(
     script = f"""
 import meanfield_pde.solver
 meanfield_pde.solver.__path__.insert(0, {str(before)!r})
-from meanfield_pde.experiments import run
-run.draw_run = lambda *arguments: []
+from meanfield_pde.figures import failures
+failures.drawn_if_possible = lambda *arguments: []
 from meanfield_pde.cli.main import main
 main()
 """

@@ -18,8 +18,9 @@ from typing import Any
 from mpi4py import MPI
 
 import pytest
-from pytest_mpi.plugin import CHILD_PROCESS_FLAG
 
+# That of pytest-mpi (CHILD_PROCESS_FLAG), which conda's environment is without.
+_STARTED = "_PYTEST_MPI_CHILD_PROCESS"
 # Where ranks note what has passed, a file each: set in those that are started together.
 _PASSED = "MEANFIELD_PDE_TESTS_PASSED"
 # Seconds; they take 10 to 20 on two idle cores, and pytest's own limit of a test is 300.
@@ -34,9 +35,9 @@ def ranks_of(item: pytest.Item) -> int:
 
 def note_passed(report: pytest.TestReport) -> None:
     """Write down what has passed on this rank, if the test was started with others."""
-    if _PASSED in os.environ and report.when == "call" and report.passed:
+    if _PASSED in os.environ and report.passed:
         with open(f"{os.environ[_PASSED]}.{MPI.COMM_WORLD.rank}", "a", encoding="utf-8") as file:
-            file.write(f"{report.nodeid}\n")
+            file.write(f"{report.when} {report.nodeid}\n")
 
 
 def run_with_others(item: pytest.Item, folder: Path) -> None:
@@ -44,7 +45,7 @@ def run_with_others(item: pytest.Item, folder: Path) -> None:
 
     The folder is one of the session, where workers that test side by side find what one has run.
     """
-    if not item.get_closest_marker("parallel") or CHILD_PROCESS_FLAG in os.environ:
+    if not item.get_closest_marker("parallel") or _STARTED in os.environ:
         return
     ranks, by_itself = ranks_of(item), item.obj
 
@@ -66,7 +67,8 @@ def _passed(item: pytest.Item, ranks: int, folder: Path) -> bool:
             tests = [one.nodeid for one in item.session.items if ranks_of(one) == ranks]
             _run(tests, ranks, item.config.rootpath, passed)
     notes = [passed.with_name(f"{passed.name}.{rank}") for rank in range(ranks)]
-    return all(one.exists() and item.nodeid in one.read_text().splitlines() for one in notes)
+    wanted = {f"{phase} {item.nodeid}" for phase in ("setup", "call", "teardown")}
+    return all(one.exists() and wanted <= set(one.read_text().splitlines()) for one in notes)
 
 
 def _run(tests: list[str], ranks: int, root: Path, passed: Path) -> None:
@@ -75,7 +77,7 @@ def _run(tests: list[str], ranks: int, root: Path, passed: Path) -> None:
     with subprocess.Popen(
         [*line, *tests],
         cwd=root,
-        env=os.environ | {CHILD_PROCESS_FLAG: "1", _PASSED: str(passed)},
+        env=os.environ | {_STARTED: "1", _PASSED: str(passed)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -6,6 +6,8 @@ import json
 import math
 from pathlib import Path
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -18,7 +20,7 @@ from meanfield_pde.audit.weights import HeadWeights, read_npz
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.theory.saddles import Tail, saddles
 from meanfield_pde.theory.spectrum import dominant_eigenspace
-from tests.conftest import Command, JsonOf
+from tests.conftest import Printed, Write
 
 
 def planted(
@@ -96,21 +98,25 @@ def test_what_is_no_limit() -> None:
         assert found.rate is None
 
 
+@pytest.mark.parallel([2])
 def test_the_json_of_a_small_head_is_that_of_limit(
-    command: Command, json_of: JsonOf, tmp_path: Path
+    printed: Printed, write_case: Write, tmp_path: Path
 ) -> None:
+    """On two ranks, of which the first prints."""
+    comm = MPI.COMM_WORLD
     generator = np.random.default_rng(3)
     matrices = [np.eye(2) + 0.4 * generator.standard_normal((2, 2)) for _ in range(3)]
     names = ("query", "key", "value")
-    np.savez(tmp_path / "w.npz", beta=40.0, **dict(zip(names, matrices, strict=True)))
-    case = (
+    weights = tmp_path / "w.npz"
+    np.savez(weights, beta=40.0, **dict(zip(names, matrices, strict=True)))
+    text = (
         "[attention]\nweights = 'w.npz'\nbeta = 40.0\n[mesh]\nkind = 'circle'\n[time]\nuntil = 1\n"
     )
-    (tmp_path / "case.toml").write_text(case)
-    limit = json_of("limit", tmp_path / "case.toml")
-    done = command("audit", "w.npz", "--json", ranks=2)
-    assert done.returncode == 0
-    (head,) = json.loads(done.stdout)["heads"]
+    case, weights = comm.bcast((write_case(text), weights))
+    shown = [printed("limit", case, "--json"), printed("audit", weights, "--json")]
+    assert comm.rank == 0 or shown == ["", ""]
+    limit, audit = map(json.loads, comm.bcast(shown))
+    (head,) = audit["heads"]
     assert head["limit"] is limit["exists"] is True
     assert (head["layer"], head["head"], head["reason"]) == (0, 0, None)
     for name, theirs in (

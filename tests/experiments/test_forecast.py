@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from mpi4py import MPI
+
 import pytest
 
 from meanfield_pde import read_case, read_result, run_case
@@ -14,7 +16,7 @@ from meanfield_pde.experiments import forecast as forecasts
 from meanfield_pde.experiments.forecast import in_bytes, in_words
 from meanfield_pde.experiments.pilot import run_pilot
 from meanfield_pde.experiments.run import forecast_run
-from tests.conftest import Command, Main, Printed, Write
+from tests.conftest import Main, Printed, Write
 from tests.problems import CIRCLE, SPHERE
 
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\n"
@@ -25,26 +27,25 @@ def by_name(text: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in text.splitlines())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parallel([1, 2])
 def test_nothing_is_written(
-    ranks: int,
-    command: Command,
-    printed: Printed,
-    write_case: Write,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    printed: Printed, write_case: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = ("run", write_case(CIRCLE + COMPARE), "--dry-run")
-    before = sorted(tmp_path.rglob("*"))
-    said = by_name(printed(*line) if ranks == 1 else command(*line, ranks=ranks).stdout)
-    assert sorted(tmp_path.rglob("*")) == before
+    comm = MPI.COMM_WORLD
+    case = comm.bcast(write_case(CIRCLE + COMPARE))
+    monkeypatch.chdir(case.parent)
+    before = sorted(case.parent.rglob("*"))
+    text = printed("run", case, "--dry-run")
+    assert comm.rank == 0 or text == ""
+    said, ranks = by_name(comm.bcast(text)), comm.size
+    assert sorted(case.parent.rglob("*")) == before
     assert said["cells"] == "200"
     assert re.fullmatch(rf"about \d+ MB, on {ranks} ranks?", said["memory of a rank"])
     assert re.fullmatch(r"about [\d.]+ s", said["time"])
     assert said["would be written"].startswith("results/some-case, 11 saved times, about ")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("text", [CIRCLE, SPHERE, CIRCLE + "[noise]\nstrength = 0.1\n"])
 def test_steps_are_those_of_the_run(text: str, write_case: Write, tmp_path: Path) -> None:
     """By a pilot on fewer cells; and the state in memory is what is saved."""
@@ -63,7 +64,7 @@ def test_steps_are_those_of_the_run(text: str, write_case: Write, tmp_path: Path
     # Far wider than what is promised of a quiet machine (tests/benchmarks/dry_run.py).
     assert 0.1 < found.seconds / solution.wall_time < 10
     files = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
-    assert 0.2 < found.bytes_written / (files + 1e6) < 5
+    assert 0.2 < found.bytes_written / (files + 1e6) < 5  # figures of a megabyte
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -35,7 +35,6 @@ from tests.problems import MIXTURE, limit_at, metastable, rotation
 
 DEMO = Path(__file__).parents[2] / "demos/circle.toml"
 MESH = "cells = 300\n\n[adapt]\ntolerance = 1e-3"
-SMALL = (MESH, "cells = 160")
 
 
 def test_lines() -> None:
@@ -238,7 +237,7 @@ def test_cells_of_an_adapted_mesh_are_those_that_it_had(
 def test_the_command_measures_once(
     command: Command, main: Main, drawn: list[Figure], write_case: Write, tmp_path: Path
 ) -> None:
-    case = write_case(DEMO.read_text(), SMALL)
+    case = write_case(DEMO.read_text(), (MESH, "cells = 60"))
     out = tmp_path / "out"
     arguments = ("lifetime", case, "--beta", 20, 30, "--tokens", 40, 80, "--seeds", 1)
     ended = command(*arguments, "--output", out, ranks=2)
@@ -253,7 +252,7 @@ def test_the_command_measures_once(
     code, err = main(*arguments[:3], 20, 30, 35, "--output", out)
     assert code == 0
     assert err.count("beta = ") == 1
-    assert "beta = 35, 160 cells" in err
+    assert "beta = 35, 60 cells" in err
     assert_figure_shows(drawn[-1], read_table(out / "lifetime.csv"))
 
 

@@ -13,8 +13,6 @@ from meanfield_pde.figures import animation
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, SPHERE
 
-pytestmark = pytest.mark.draws
-
 
 @pytest.mark.parametrize("text", [CIRCLE, SPHERE], ids=["circle", "sphere"])
 def test_an_animation_moves(text: str, main: Main, write_case: Write, tmp_path: Path) -> None:

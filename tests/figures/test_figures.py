@@ -216,19 +216,7 @@ def test_pixels_show_the_cell_below_them() -> None:
     np.testing.assert_array_equal(shown[row, column], np.arange(80))
 
 
-def test_distances_are_drawn_with_their_rates(
-    main: Main, write_case: Write, tmp_path: Path
-) -> None:
-    """Both orders, with intervals; nothing is drawn for a run that did not compare."""
-    out = tmp_path / "out"
-    compare = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
-    case = write_case(CIRCLE + compare)
-    assert main("run", case, "--until", 2, "--quiet", "--output", out) == (0, "")
-    picture(out / "figures/distances.png")
-    result = read_result(out)
-    assert result.limit is not None
-    assert result.zero_masses is not None
-    assert result.zero_masses.shape == result.masses.shape
+def test_no_distances_are_drawn_for_a_run_that_did_not_compare(tmp_path: Path) -> None:
     other = circle_history(3)
     projection = projection_of(other)
     obstacle = find_phases(np.zeros(1), np.eye(2)[None] / 2, projection)

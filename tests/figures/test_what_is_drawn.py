@@ -99,7 +99,11 @@ def test_distances_with_their_intervals_and_rates(
     out = tmp_path / "out"
     case = write_case(CIRCLE + COMPARE)
     assert main("run", case, "--until", 2, "--quiet", "--output", out) == (0, "")
+    assert imread(out / "figures/distances.png").std() > 0.05  # not empty
     result = read_result(out)
+    assert result.limit is not None
+    assert result.zero_masses is not None
+    assert result.zero_masses.shape == result.masses.shape
     (figure,) = [one for one in drawn if "Wasserstein distances" in one.get_suptitle()]
     limit = ProjectionLimit(result.attention)
     for panel, p in enumerate((1, 2)):

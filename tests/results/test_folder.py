@@ -20,6 +20,7 @@ from matplotlib.image import imread
 
 from meanfield_pde import InputError, read_result
 from meanfield_pde.case.text import same_case
+from meanfield_pde.cli import main as cli
 from meanfield_pde.experiments.run import RUN_FIGURES
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.results.claim import claim_folder
@@ -58,14 +59,13 @@ def vtu_arrays(path: Path) -> dict[str, np.ndarray]:
 def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run."""
     folder = tmp_path_factory.mktemp("result")
-    (folder / "case.toml").write_text(CIRCLE if request.param == 2 else SPHERE, encoding="utf-8")
-    subprocess.run(
-        ["meanfield-pde", "run", "case.toml", "--output", "out", "--quiet"],
-        cwd=folder,
-        env=environment(),
-        check=True,
-        timeout=120,
-    )
+    case = folder / "case.toml"
+    case.write_text(CIRCLE if request.param == 2 else SPHERE, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MEANFIELD_PDE_THREADS", "1")
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["run", str(case), "--output", str(folder / "out"), "--quiet"])
+    assert not ended.value.code
     return folder / "out"
 
 

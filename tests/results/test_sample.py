@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 import scipy.io
@@ -23,7 +25,7 @@ from meanfield_pde import (
     to_xarray,
 )
 from meanfield_pde.results.sample import VALUES, grid_of
-from tests.conftest import Command, Main, Write
+from tests.conftest import Main, Write
 from tests.problems import CIRCLE, MESHES, on_sphere
 
 SHORT = CIRCLE.replace("cells = 200", "cells = 40").replace("until = 5.0", "until = 1.0")
@@ -146,7 +148,7 @@ def test_there_is_no_limit_at_points_without_a_limit() -> None:
 
 
 def test_the_command_writes_what_the_function_returns(
-    command: Command, main: Main, write_case: Write, tmp_path: Path
+    main: Main, write_case: Write, tmp_path: Path
 ) -> None:
     assert main("run", write_case(SHORT), "--quiet", "--output", tmp_path / "out") == (0, "")
     np.savez(tmp_path / "points.npz", points=np.eye(2), masses=np.ones(2))
@@ -160,10 +162,19 @@ def test_the_command_writes_what_the_function_returns(
     assert "a.csv: density, log_density, limit_x, limit_y at t = 0, 0.5" in message
     table = np.genfromtxt(tmp_path / "a.csv", delimiter=",", names=True)
     np.testing.assert_array_equal(table["time"], [0, 0, 0.5, 0.5])
-    ended = command("sample", "out", "--output", "b.nc", ranks=2)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == "b.nc: density, log_density at t = 1\n"
-    with scipy.io.netcdf_file(tmp_path / "b.nc", mmap=False) as file:
+
+
+@pytest.mark.parallel([2])
+def test_the_first_of_two_ranks_writes_and_says_so(main: Main, write_case: Write) -> None:
+    comm = MPI.COMM_WORLD
+    case = comm.bcast(write_case(SHORT))
+    folder = case.parent
+    assert main("run", case, "--quiet", "--output", folder / "out") == (0, "")
+    code, message = main_in(main, folder, "sample", "out", "--output", "b.nc")
+    said = "b.nc: density, log_density at t = 1\n" if comm.rank == 0 else ""
+    assert (code, message) == (0, said)
+    comm.barrier()
+    with scipy.io.netcdf_file(folder / "b.nc", mmap=False) as file:
         assert file.variables["density"].shape == (1, 360)
         assert b"beta = 40.0" in file.case
 

@@ -111,6 +111,7 @@ class Watch(Observer):
         self.seen.append((volumes.facet_points[:, 0].copy(), volumes.facet_conormal, across))
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("log_masses", [False, True])
 def test_the_velocity_after_an_adaptive_run_is_the_one_integrated(
     log_masses: bool, tmp_path: Path

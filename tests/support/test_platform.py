@@ -7,51 +7,59 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
 
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, InputError, simulate_tokens
+from meanfield_pde import (
+    Attention,
+    InputError,
+    Observer,
+    SolverError,
+    circle_mesh,
+    simulate_tokens,
+    solve,
+)
 from meanfield_pde.cli.main import build_parser
 from meanfield_pde.errors import MeanfieldError, StoppedError
 from meanfield_pde.support.checks import duration
 from meanfield_pde.support.ranks import shared_errors
-from tests.conftest import Command, Main, Write, environment
+from tests.conftest import Main, Write, environment
 from tests.problems import CIRCLE
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_one_rank_raises_all_raise(command: Command, tmp_path: Path) -> None:
+@pytest.mark.parallel([2])
+def test_what_one_rank_raises_all_raise() -> None:
     """A user's density, and a user's observer."""
-    script = tmp_path / "failing.py"
-    script.write_text(
-        "import os, numpy as np\nfrom mpi4py import MPI\n"
-        "from meanfield_pde import Attention, Observer, circle_mesh, solve\n"
-        "rank = MPI.COMM_WORLD.rank\n"
-        "one = Attention(np.eye(2), np.eye(2), np.eye(2), 1.0)\n"
-        "def density(points):\n"
-        "    if rank == 1: raise ZeroDivisionError('mine')\n"
-        "    return np.ones(len(points))\n"
-        "class Mine(Observer):\n"
-        "    def __init__(self, kind): self.kind = kind\n"
-        "    def stepped(self, simulation):\n"
-        "        if rank == 1: raise self.kind('mine')\n"
-        "kinds = ZeroDivisionError, SystemExit, BaseException\n"
-        "watched = [('1 + 0.5*x', [Mine(kind)]) for kind in kinds]\n"
-        "for start, watching in ((density, []), *watched):\n"
-        "    try:\n"
-        "        solve(one, circle_mesh(20), start, until=1.0, observers=watching)\n"
-        "    except BaseException as error:\n"
-        "        line = f'{rank} {type(error).__name__} {error}\\n'\n"
-        "        os.write(1, line.encode())\n"  # at once: ranks write to one stream
-    )
-    ended = command(ranks=2, script=script)
-    kinds = ["ZeroDivisionError", "ZeroDivisionError", "SystemExit", "BaseException"]
-    expected = [f"0 SolverError rank 1 failed: {kind}: mine" for kind in kinds]
-    assert sorted(ended.stdout.splitlines()) == sorted(
-        [*expected, *(f"1 {one} mine" for one in kinds)]
-    )
+    rank, one = MPI.COMM_WORLD.rank, Attention(np.eye(2), np.eye(2), np.eye(2), 1.0)
+
+    def density(points: np.ndarray) -> np.ndarray:
+        if rank == 1:
+            raise ZeroDivisionError("mine")
+        return np.ones(len(points))
+
+    class Mine(Observer):
+        def __init__(self, kind: type[BaseException]) -> None:
+            self.kind = kind
+
+        def stepped(self, simulation: object) -> None:
+            if rank == 1:
+                raise self.kind("mine")
+
+    cases: list[tuple[Any, list[Observer], type[BaseException]]]
+    cases = [(density, [], ZeroDivisionError)]
+    for kind in (ZeroDivisionError, SystemExit, BaseException):
+        cases.append(("1 + 0.5*x", [Mine(kind)], kind))
+    for start, watching, kind in cases:
+        with pytest.raises(kind if rank == 1 else SolverError) as raised:
+            solve(one, circle_mesh(20), start, until=1.0, observers=watching)
+        said = "mine" if rank == 1 else f"rank 1 failed: {kind.__name__}: mine"
+        assert (type(raised.value), str(raised.value)) == (kind if rank == 1 else SolverError, said)
 
 
 @pytest.mark.parametrize(
