@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib import colormaps
 
-# Okabe and Ito's palette for the colour blind, so ordered that neighbours differ in brightness.
-PALETTE = ("#000000", "#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#F0E442", "#009E73", "#CC79A7")
+# Okabe and Ito's palette for the colour blind, so ordered that neighbours differ most.
+PALETTE = ("#000000", "#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#F0E442")
 
 
 def distinct(count: int) -> list[str | tuple[float, ...]]:
