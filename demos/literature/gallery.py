@@ -210,6 +210,18 @@ def curvature(stationary: Stationary) -> float:
 
 
 # %%
+def draw_branches(figure: Figure, lines: Sequence[tuple[float, np.ndarray]], unit: str) -> None:
+    """Orders of stationary states against the noise, in units of the threshold, for some beta."""
+    axes = figure.subplots()
+    for (beta, line), colour in zip(lines, ("#0072B2", "#D55E00"), strict=True):
+        axes.plot(*line.T, "o-", ms=3, color=colour, label=f"β = {beta:g}")
+    axes.axvline(1, color="0.6", lw=1, label="uniform density stable from here on")
+    axes.set_xlabel(f"strength of the noise, in units of {unit}")
+    axes.set_ylabel("order r of stationary states")
+    axes.set_xlim(0.6, 1.05)
+    axes.legend()
+
+
 def run(
     path: str,
     compute: Callable[[bool], tuple[list[Row], Any]],

@@ -20,7 +20,18 @@ from scipy.optimize import brentq, root
 from scipy.special import iv
 
 sys.path.insert(0, str(Path(__file__).parent))
-from gallery import Row, angles, branch, curvature, identity, problem, rayleigh, refined, run
+from gallery import (
+    Row,
+    angles,
+    branch,
+    curvature,
+    draw_branches,
+    identity,
+    problem,
+    rayleigh,
+    refined,
+    run,
+)
 
 from meanfield_pde import circle_mesh, transition
 from meanfield_pde.case.case import Case, MeshCase
@@ -145,14 +156,7 @@ def compute(short: bool) -> tuple[list[Row], list[tuple[float, np.ndarray]]]:
 
 
 def draw(figure: Figure, lines: list[tuple[float, np.ndarray]]) -> None:
-    axes = figure.subplots()
-    for (beta, line), colour in zip(lines, ("#0072B2", "#D55E00"), strict=True):
-        axes.plot(*line.T, "o-", ms=3, color=colour, label=f"β = {beta:g}")
-    axes.axvline(1, color="0.6", lw=1, label="uniform density stable from here on")
-    axes.set_xlabel("strength of the noise, in units of I₁(β)/β")
-    axes.set_ylabel("order r of stationary states")
-    axes.set_xlim(0.6, 1.05)
-    axes.legend()
+    draw_branches(figure, lines, "I₁(β)/β")
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:

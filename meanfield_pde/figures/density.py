@@ -55,9 +55,14 @@ def draw_density(
         times: for each the nearest saved time is drawn; by default a few, evenly chosen.
     """
     draw = _draw_circle if history.dimension == 2 else _draw_sphere
-    nearest = {int(np.abs(history.times - time).argmin()) for time in times}
-    figure = draw(history, projection, np.array(sorted(nearest), dtype=int))
+    figure = draw(history, projection, nearest_saved(history, times))
     return save(figure, directory / FIGURES / f"density.{form}")
+
+
+def nearest_saved(history: History, times: Sequence[float]) -> np.ndarray:
+    """Numbers of the saved times next to those wanted, each once, in order."""
+    nearest = {int(np.abs(history.times - time).argmin()) for time in times}
+    return np.array(sorted(nearest), dtype=int)
 
 
 def evenly(count: int, most: int) -> np.ndarray:

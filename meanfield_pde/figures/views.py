@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from matplotlib.colors import LightSource, LogNorm
 from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
-from meanfield_pde.figures.density import COLOURS, DECADES, evenly, save, title
+from meanfield_pde.figures.density import COLOURS, DECADES, evenly, nearest_saved, save, title
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.figures.marks import MARKER_SIZES, Mark, marks
 from meanfield_pde.history.history import History
@@ -35,10 +36,20 @@ TIMES = 4  # columns of a page
 # The relief of a view rises by this part of the radius to its largest density, from its least or
 # from this many decades below it (chosen by eye).
 _RISE, _DEEPEST = 0.35, 12.0
-# Pixels over which it is smoothed: densities that are not resolved jump between cells.
+# Pixels over which it is smoothed (chosen by eye): densities that are not resolved jump between
+# cells, and look like cracks.
 _SMOOTH = 3.0
 _LIGHT = LightSource(azdeg=315, altdeg=50)
 _SEEN = 1e-3  # of the radius, from the edge on: points there are not on the sphere to rounding
+
+
+@lru_cache(maxsize=1)
+def _disc() -> tuple[np.ndarray, ...]:
+    """To the right, up and towards the eye at the pixels of a view, and which are inside it."""
+    line = (np.arange(PIXELS) + 0.5) / PIXELS * 2 - 1
+    right, up = np.meshgrid(line, line)
+    squared = right**2 + up**2
+    return right, up, np.sqrt(np.maximum(1 - squared, 0)), squared < (1 - _SEEN) ** 2
 
 
 @dataclass(frozen=True)
@@ -58,14 +69,10 @@ class View:
         up = normalised(up - (up @ eye) * eye)
         return cls(np.array([np.cross(up, eye), up, eye]))
 
-    def pixels(self) -> tuple[np.ndarray, np.ndarray]:
-        """The points of the sphere under the pixels inside the view, and its shape."""
-        line = (np.arange(PIXELS) + 0.5) / PIXELS * 2 - 1
-        x, y = np.meshgrid(line, line)
-        inside = x * x + y * y < (1 - _SEEN) ** 2
-        right, up = x[inside], y[inside]
-        towards = np.sqrt(1 - right**2 - up**2)
-        return np.column_stack([right, up, towards]) @ self.axes, inside
+    def points(self) -> np.ndarray:
+        """The points of the sphere under the pixels inside the view."""
+        right, up, ball, inside = _disc()
+        return np.column_stack([one[inside] for one in (right, up, ball)]) @ self.axes
 
     def seen(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates of points, nan where they are on the other side."""
@@ -93,8 +100,9 @@ def draw_views(
     """
     if history.dimension == 2:
         return None
-    nearest = {int(np.abs(history.times - time).argmin()) for time in times}
-    chosen = np.array(sorted(nearest)) if nearest else evenly(len(history.times), TIMES)
+    chosen = nearest_saved(history, times)
+    if not len(chosen):
+        chosen = evenly(len(history.times), TIMES)
     figure = _figure(history, projection, chosen)
     return save(figure, directory / FIGURES / f"views.{form}")
 
@@ -148,7 +156,7 @@ def _log_densities(
     history: History, chosen: np.ndarray, views: Sequence[View]
 ) -> list[list[np.ndarray]]:
     """Log rho under the pixels of each view, at each time."""
-    points = [view.pixels()[0] for view in views]
+    points = [view.points() for view in views]
     places: list[PointDensity] = []
     found = []
     for index in chosen:
@@ -161,7 +169,7 @@ def _log_densities(
 
 def _paint(panel: Axes, view: View, decades: np.ndarray, norm: LogNorm) -> None:
     """The view of a density with relief, and a grid."""
-    inside = view.pixels()[1]
+    _, _, ball, inside = _disc()
     height = np.full(inside.shape, max(float(decades.min()), float(decades.max()) - _DEEPEST))
     height[inside] = np.maximum(decades, height[0, 0])
     colour = colormaps[COLOURS](norm(np.maximum(10.0**height, norm.vmin or 0.0)))
@@ -169,8 +177,6 @@ def _paint(panel: Axes, view: View, decades: np.ndarray, norm: LogNorm) -> None:
     height = gaussian_filter(np.where(inside, height, 0.0), _SMOOTH)
     height /= np.maximum(gaussian_filter(inside.astype(float), _SMOOTH), 1e-3)
     # The ball itself is curved: relief on it and its shape are lit together.
-    line = (np.arange(PIXELS) + 0.5) / PIXELS * 2 - 1
-    ball = np.sqrt(np.maximum(1 - line[:, None] ** 2 - line**2, 0))
     shade = _LIGHT.hillshade(0.35 * ball + rise * height, dx=2 / PIXELS, dy=-2 / PIXELS)
     colour[..., :3] = _LIGHT.blend_soft_light(colour[..., :3], shade[..., None])
     colour[..., 3] = inside

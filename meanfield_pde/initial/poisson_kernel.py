@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.initial.direction import unit_vector, vector_of
 from meanfield_pde.initial.pointwise import PointwiseDensity, uniform_points
 from meanfield_pde.mesh.geometry import normalised
-from meanfield_pde.support.checks import number_list, points_of, real
+from meanfield_pde.support.checks import points_of, real
 
 # Beyond this the rounding of a point of the sphere, 1e-16, is no longer small against the square
 # of the width, 1 - modulus, as for von Mises-Fisher densities.
@@ -43,10 +44,7 @@ class PoissonKernel(PointwiseDensity):
     keys = ("mean", "modulus")
 
     def __post_init__(self) -> None:
-        given = number_list(self.mean, "initial.mean")
-        mean = tuple(real(v, f"initial.mean[{i}]", "a number") for i, v in enumerate(given))
-        if not any(mean):
-            raise InputError(f"initial.mean must be a non-zero vector, got {list(mean)}")
+        mean = vector_of(self.mean, "initial.mean")
         modulus = real(
             self.modulus,
             "initial.modulus",
@@ -59,9 +57,7 @@ class PoissonKernel(PointwiseDensity):
     @property
     def direction(self) -> np.ndarray:
         """The unit vector along mean."""
-        mean = np.array(self.mean)
-        mean /= np.abs(mean).max()  # the square of a very small or large entry is out of range
-        return mean / np.linalg.norm(mean)
+        return unit_vector(self.mean)
 
     def check(self, dimension: int) -> None:
         """Refuse a mean that does not live in this dimension."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
 
-# Masses that differ by less, relative to their mean, are one.
+# Masses that differ by less, relative to their mean, are one: those in files may be rounded.
 _ONE_MASS = 1e-9
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from scipy.special import exprel, i0e
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.initial.direction import unit_vector, vector_of
 from meanfield_pde.initial.pointwise import PointwiseDensity, uniform_points
 from meanfield_pde.mesh.geometry import normalised
 from meanfield_pde.support.arguments import check_fields, typed
-from meanfield_pde.support.checks import known_keys, number_list, points_of, real, whole
+from meanfield_pde.support.checks import known_keys, points_of, real, whole
 
 # Beyond this the rounding of a point of the sphere, 1e-16, is no longer small against the width.
 MAX_CONCENTRATION = 1e12
@@ -45,18 +46,12 @@ class Component:
         )
         object.__setattr__(self, "weight", weight)
         object.__setattr__(self, "concentration", concentration)
-        given = number_list(self.mean, "mean")
-        mean = tuple(real(v, f"mean[{i}]", "a number") for i, v in enumerate(given))
-        if not any(mean):
-            raise InputError(f"mean must be a non-zero vector, got {list(mean)}")
-        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "mean", vector_of(self.mean, "mean"))
 
     @property
     def direction(self) -> np.ndarray:
         """The unit vector along mean."""
-        mean = np.array(self.mean)
-        mean /= np.abs(mean).max()  # the square of a very small or large entry is out of range
-        return mean / np.linalg.norm(mean)
+        return unit_vector(self.mean)
 
     def density(self, points: np.ndarray) -> np.ndarray:
         """Values of the normalised density, weight left aside, at the rows of points.
