@@ -229,7 +229,9 @@ def test_the_law_holds_with_its_next_term() -> None:
         assert abs(law.slope_over_predicted - 1) < abs(linear - 1)
 
 
-@pytest.mark.parametrize(("beta", "time", "degrees"), [(80.0, 6.0, 6.9), (160.0, 10.0, 3.9)])
+@pytest.mark.parametrize(
+    ("beta", "time", "degrees"), [(80.0, 6.0, 6.9), (160.0, 10.0, 3.9), (320.0, 12.0, 1.9)]
+)
 def test_clusters_stand_beside_the_limit_by_one_over_beta(
     beta: float, time: float, degrees: float
 ) -> None:
