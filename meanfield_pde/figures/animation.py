@@ -20,6 +20,7 @@ from meanfield_pde.figures.clusters import find_clusters
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.figures.insets import MOST, draw_insets, make_room, row_height
 from meanfield_pde.figures.marks import draw_mark, marks
+from meanfield_pde.figures.views import NOTE, draw_view, log_densities, two_sides
 from meanfield_pde.history.history import History
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
@@ -30,6 +31,7 @@ NAME = "density.gif"
 # Frames at the most: ten seconds, as long as one looks (chosen, not tuned).
 MOST_FRAMES = 120
 FRAMES_PER_SECOND = 12  # ten seconds of them, as above
+SIDE = 2.7  # inches of a view of the sphere
 MAP_WIDTH = 5.8  # inches of a map of the sphere, beside its colour bar
 # A map of MAP_WIDTH inches has 522 pixels, of the 720 that it is made of.
 _DPI = 90
@@ -88,16 +90,20 @@ def circle_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
 
 
 def sphere_frames(result: History, projection: ProjectionLimit) -> tuple[Figure, Update]:
-    """A Mollweide map of the density with an inset for each cluster, and what moves both."""
+    """Two sides and a map of the density, with an inset for each cluster, and what moves them."""
     clusters = {
         int(index): find_clusters(result.cells_at(index), result.density_at(index))
         for index in figures.evenly(len(result.times), MOST_FRAMES)
     }
     places = min(MOST, max(map(len, clusters.values())))
-    figure = Figure(figsize=(7.0, 5.0 + MAP_WIDTH * row_height(places)), layout="constrained")
+    below = MAP_WIDTH * (0.5 + row_height(places))
+    figure = Figure(figsize=(7.0, SIDE + below + 1.6), layout="constrained")
     figure.suptitle(figures.title(result))
-    axes = figure.subplots()
+    grid = figure.add_gridspec(2, 2, height_ratios=(SIDE, below))
+    axes = figure.add_subplot(grid[1, :])
     axes.set_axis_off()
+    views = two_sides(projection)
+    panels = [figure.add_subplot(grid[0, column]) for column in range(len(views))]
     norm = figures.colour_norm(np.array(_extremes(result)))
     picture = np.full((mollweide.HIGH, mollweide.WIDE), np.nan)
     image = axes.imshow(
@@ -109,9 +115,9 @@ def sphere_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
     for mark in shown:
         draw_mark(axes, mark)
     avoid = np.vstack([np.empty((0, 3)), *(mark.points for mark in shown)])
-    figure.colorbar(image, ax=axes, label="density (mass per unit area)", shrink=0.8)
+    figure.colorbar(image, ax=[*panels, axes], label="density (mass per unit area)", shrink=0.6)
     sizes = {"fontsize": "small", "title_fontsize": "small"}
-    note = figures.map_note(places)
+    note = f"Above: {NOTE}\n{figures.map_note(places)}"
     figure.legend(loc="outside lower center", ncols=2, title=note, **sizes)
     clock = axes.set_title("", fontsize="medium")
     drawn: list[Artist] = []
@@ -121,6 +127,11 @@ def sphere_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
             drawn.pop().remove()
         cells, density = result.cells_at(index), result.density_at(index)
         found = clusters[index] if index in clusters else find_clusters(cells, density)
+        (logs,) = log_densities(result, [index], list(views.values()))
+        for panel, (name, view), side in zip(panels, views.items(), logs, strict=True):
+            panel.clear()
+            draw_view(panel, view, side, norm, shown)
+            panel.set_title(name, fontsize="medium")
         image.set_data(np.maximum(mollweide.paint(cells, density), norm.vmin or 0))
         colours = colormaps[figures.COLOURS]
         drawn.extend(draw_insets(axes, cells, density, found, norm, colours, avoid, places))

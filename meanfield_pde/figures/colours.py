@@ -1,16 +1,22 @@
-"""Colours of curves that differ, for the colour blind and in grey too."""
+"""How curves of one quantity at several times or beta look: told apart in colour and in grey."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
 
-# Okabe and Ito's palette for the colour blind, so ordered that neighbours differ most.
-PALETTE = ("#000000", "#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9", "#F0E442")
+# From black on, ever lighter, through violet, red and orange: the order is seen in grey, too. What
+# is lighter than 0.82 is pale on white.
+_COLOURS, _LIGHTEST = "inferno", 0.82
+_DASHES = ("-", (0, (7, 1.5)))  # in turn: neighbours among many differ in grey
 
 
-def distinct(count: int) -> list[str | tuple[float, ...]]:
-    """Return colours of as many curves; of more than the palette has, a sequence from light on."""
-    if count <= len(PALETTE):
-        return list(PALETTE[:count])
-    return [colormaps["cividis"](shade) for shade in np.linspace(0.92, 0.0, count)]
+def distinct(count: int) -> list[dict[str, Any]]:
+    """Return colour and line style of as many curves, in their order."""
+    shades = np.linspace(0, _LIGHTEST, count)
+    return [
+        {"color": colormaps[_COLOURS](shade), "ls": _DASHES[i % 2]}
+        for i, shade in enumerate(shades)
+    ]

@@ -155,17 +155,18 @@ def _draw_circle(history: History, projection: ProjectionLimit, wanted: np.ndarr
 
     chosen = wanted if len(wanted) else shown[evenly(len(shown), PROFILES)]
     largest, smallest = 0.0, math.inf
-    for colour, index in zip(distinct(len(chosen)), chosen, strict=True):
+    for look, index in zip(distinct(len(chosen)), chosen, strict=True):
         place, order = angles(history, index)
         values = history.density_at(index)[order]
         largest, smallest = max(largest, values.max()), min(smallest, values.min())
         values = np.where(values > 0, values, np.nan)
-        profile.semilogy(place, values, color=colour, label=f"t = {history.times[index]:g}")
+        profile.semilogy(place, values, **look, label=f"t = {history.times[index]:g}")
     profile.set_ylim(max(smallest, largest * 10.0**-PROFILE_DECADES) / 2, largest * 3)
     for mark in marks(history, projection):
         for place, label in zip(mark.points, (mark.label, None), strict=False):
             position = math.degrees(math.atan2(place[1], place[0]))
-            profile.axvline(position, ls=mark.style, color="k", lw=0.9, label=label)
+            # Below the curves, which end in narrow clusters at the marks.
+            profile.axvline(position, ls=mark.style, color="k", lw=0.9, label=label, zorder=1)
     profile.set_ylabel("density (mass per radian)")
     _angle_axis(profile, "x")
     figure.legend(loc="outside lower center", ncols=6 if evolving else 4, fontsize="small")

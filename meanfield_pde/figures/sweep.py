@@ -58,11 +58,11 @@ def _distances(
     for axes, p in zip(panels, orders, strict=True):
         found = summary[f"w{p}"]["envelope"]
         bound = Envelope(found["C"], found["c"], found["C1"], found["C2"], 0.0)
-        for colour, run in zip(distinct(len(runs)), runs, strict=True):
+        for look, run in zip(distinct(len(runs)), runs, strict=True):
             beta = run.attention.beta
             distance = run.history[f"w{p}_limit"]
-            axes.semilogy(run.times, distance, color=colour, label=f"β = {beta:g}")
-            axes.semilogy(run.times, bound(run.times, beta), ":", color=colour, lw=0.9)
+            axes.semilogy(run.times, distance, **look, label=f"β = {beta:g}")
+            axes.semilogy(run.times, bound(run.times, beta), ":", color=look["color"], lw=0.9)
         times = runs[-1].times
         start = runs[-1].history[f"w{p}_limit"][0]
         rate = limit.decay_rate(p)
@@ -132,12 +132,14 @@ def _laplace(rows: Sequence[Row]) -> Figure:
     figure = Figure(figsize=(7.6, 4.4), layout="constrained")
     axes = figure.subplots()
     times = sorted({row["time"] for row in rows})
-    for colour, time in zip(distinct(len(times)), times, strict=True):
+    for look, time in zip(distinct(len(times)), times, strict=True):
         own = sorted((row for row in rows if row["time"] == time), key=lambda row: row["beta"])
         scale = temperature_scale(np.array([row["beta"] for row in own]))
         for name, style in (("largest", "o-"), ("mean", "^--")):
             values = [row[name] for row in own]
-            axes.loglog(scale, values, style, color=colour, ms=5, label=f"{name}, t = {time:g}")
+            axes.loglog(
+                scale, values, style, color=look["color"], ms=5, label=f"{name}, t = {time:g}"
+            )
     _reference(axes, "slope 1")
     axes.set_xlabel("√(log(β + 1)/β)")
     axes.set_ylabel(r"$|m_\beta(x) - B^\mathsf{T}x/|B^\mathsf{T}x||$ over x")

@@ -40,6 +40,7 @@ _RISE, _DEEPEST = 0.35, 12.0
 # cells, and look like cracks.
 _SMOOTH = 3.0
 _LIGHT = LightSource(azdeg=315, altdeg=50)
+NOTE = "z up; the relief is the logarithm of the density; lines every 30°"
 _SEEN = 1e-3  # of the radius, from the edge on: points there are not on the sphere to rounding
 
 
@@ -108,12 +109,8 @@ def draw_views(
 
 
 def _figure(history: History, projection: ProjectionLimit, chosen: np.ndarray) -> Figure:
-    eye, place = np.array([1.0, 0.0, 0.0]), "x"
-    if projection.exists and projection.dimension == 1:
-        axis, place = projection.basis[:, 0], "e"
-        eye = axis * np.sign(axis[np.abs(axis).argmax()])  # as the marks and `limit` have it
-    views = [View.towards(eye), View.towards(-eye)]
-    logs = _log_densities(history, chosen, views)
+    views = two_sides(projection)
+    logs = log_densities(history, chosen, list(views.values()))
     most = max(float(one.max()) for column in logs for one in column) / math.log(10)
     least = min(float(one.min()) for column in logs for one in column) / math.log(10)
     norm = LogNorm(10.0 ** max(least, most - DECADES), 10.0**most)
@@ -122,15 +119,13 @@ def _figure(history: History, projection: ProjectionLimit, chosen: np.ndarray) -
     panels = figure.subplots(2, len(chosen), squeeze=False)
     shown = marks(history, projection)
     for column, index in enumerate(chosen):
-        for row, view in enumerate(views):
+        for row, view in enumerate(views.values()):
             panel = panels[row, column]
-            _paint(panel, view, logs[column][row] / math.log(10), norm)
-            for mark in shown:
-                _draw_mark(panel, view, mark)
+            draw_view(panel, view, logs[column][row], norm, shown)
             if row == 0:
                 panel.set_title(f"t = {history.times[index]:g}", fontsize="medium")
-    for panel, sign in zip(panels[:, 0], "+-", strict=True):
-        panel.text(-1.15, 0, f"from {sign}{place}", rotation=90, va="center", fontsize="small")
+    for panel, name in zip(panels[:, 0], views, strict=True):
+        panel.text(-1.15, 0, name, rotation=90, va="center", fontsize="small")
     figure.colorbar(
         ScalarMappable(norm, COLOURS),
         ax=panels,
@@ -139,21 +134,32 @@ def _figure(history: History, projection: ProjectionLimit, chosen: np.ndarray) -
         shrink=0.8,
     )
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    note = "z up; the relief is the logarithm of the density; lines every 30°"
     figure.legend(
         handles,
         labels,
         loc="outside lower center",
         ncols=2,
-        title=note,
+        title=NOTE,
         fontsize="small",
         title_fontsize="small",
     )
     return figure
 
 
-def _log_densities(
-    history: History, chosen: np.ndarray, views: Sequence[View]
+def two_sides(projection: ProjectionLimit) -> dict[str, View]:
+    """Views of +e and of -e, the predicted places of clusters, or of +x and -x, by their names."""
+    eye, place = np.array([1.0, 0.0, 0.0]), "x"
+    if projection.exists and projection.dimension == 1:
+        axis, place = projection.basis[:, 0], "e"
+        eye = axis * np.sign(axis[np.abs(axis).argmax()])  # as the marks and `limit` have it
+    return {
+        f"from +{place}": View.towards(eye),
+        f"from -{place}": View.towards(-eye),
+    }
+
+
+def log_densities(
+    history: History, chosen: Sequence[int] | np.ndarray, views: Sequence[View]
 ) -> list[list[np.ndarray]]:
     """Log rho under the pixels of each view, at each time."""
     points = [view.points() for view in views]
@@ -165,6 +171,15 @@ def _log_densities(
             places = [PointDensity(cells.vertices, one) for one in points]
         found.append([history.log_density_on(one, int(index)) for one in places])
     return found
+
+
+def draw_view(
+    panel: Axes, view: View, logs: np.ndarray, norm: LogNorm, shown: Sequence[Mark]
+) -> None:
+    """Draw a view of the density, its logarithm given under the pixels, and marks."""
+    _paint(panel, view, logs / math.log(10), norm)
+    for mark in shown:
+        _draw_mark(panel, view, mark)
 
 
 def _paint(panel: Axes, view: View, decades: np.ndarray, norm: LogNorm) -> None:

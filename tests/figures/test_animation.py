@@ -39,6 +39,13 @@ def test_an_animation_moves(text: str, main: Main, write_case: Write, tmp_path: 
     assert figure.axes[0].get_xlabel() == (
         "angle on the circle (degrees)" if text is CIRCLE else ""
     )
+    if text is SPHERE:
+        sides = {axes.get_title(): axes for axes in figure.axes[1:3]}
+        assert list(sides) == ["from +e", "from -e"]
+        for axes in sides.values():  # its own hemisphere has one of each pair of marks
+            marked = [line for line in axes.lines if line.get_label().startswith("±")]
+            assert [np.isfinite(line.get_xdata()).sum() for line in marked] == [1, 1]
+            assert np.asarray(axes.images[0].get_array())[..., :3].std() > 0.05
 
 
 def test_one_time_does_not_move(main: Main, write_case: Write, tmp_path: Path) -> None:

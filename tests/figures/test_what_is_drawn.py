@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from meanfield_pde import ProjectionLimit, read_result
 from meanfield_pde.figures import mollweide
+from meanfield_pde.figures.colours import distinct
 from tests.conftest import Main, Write, curves
 from tests.problems import CIRCLE, SPHERE
 
@@ -128,3 +131,15 @@ def test_distances_with_their_intervals_and_rates(
         assert width == pytest.approx(np.max(bars))
         assert figure.axes[panel].get_ylabel() == f"$W_{p}$ (radians)"
         assert figure.axes[panel].get_xlim() == (0, 2)
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_curves_are_told_apart_in_grey(count: int) -> None:
+    """Ever lighter, neighbours by a tenth of the way from black to white or by their lines."""
+    looks = distinct(count)
+    grey = [float(np.dot(to_rgb(look["color"]), (0.299, 0.587, 0.114))) for look in looks]
+    assert len(looks) == count
+    assert grey[0] < 0.05
+    assert grey[-1] < 0.75  # on white
+    assert np.diff(grey).min() > 0.3 / count
+    assert all(one["ls"] != other["ls"] for one, other in pairwise(looks))
