@@ -31,6 +31,7 @@ from meanfield_pde.results.checked_text import write_summary
 from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.tables import Row, write_table
 from meanfield_pde.support.checks import shown, whole
+from meanfield_pde.support.old_names import new_case_key
 from meanfield_pde.support.plain import plain
 from meanfield_pde.support.ranks import on_root
 from meanfield_pde.support.versions import versions
@@ -139,10 +140,13 @@ def _checked(vary: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     if not isinstance(vary, Mapping) or not vary:
         raise InputError(f"vary must have values by key, such as attention.beta, got {shown(vary)}")
     found = {}
-    for key, values in vary.items():
+    for given, values in vary.items():
+        key = new_case_key(str(given))
+        if key in found:
+            raise InputError(f"vary: {key} is given twice, by its older name, too")
         if isinstance(values, str) or not hasattr(values, "__len__"):
             raise InputError(f"vary: {key} must have a list of values, got {shown(values)}")
-        if str(key).split(".")[0] == "output":
+        if key.split(".")[0] == "output":
             raise InputError(f"vary: {key} is the same for all points; each has its own folder")
         own = [plain(value) for value in values]
         if len(own) < 2 or any(one in own[:i] for i, one in enumerate(own)):

@@ -19,6 +19,8 @@ LOG = logging.getLogger("meanfield_pde")
 
 # Section and key of a case file.
 CASE_KEYS = {("mesh", "resolution"): ("adapt", "tolerance")}
+# Attributes in Python, by the names of their classes.
+ATTRIBUTES = {"TokenComparison": {"judgement": "diagnosis"}}
 # Keyword arguments in Python.
 KEYWORDS = {"resolution": "adapt", "however_long": "allow_long"}
 # Options of commands.
@@ -57,6 +59,29 @@ def with_new_keys(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
         tables[section] = there | {new: given[old]}
         lines.append(f"{old_section}.{old} is called {name} now: write [{section}] {new} = ...")
     return tables, lines
+
+
+def new_case_key(key: str) -> str:
+    """Return a key of a case, "section.key", by its new name, and say so in one line."""
+    section, _, name = key.partition(".")
+    if (section, name) not in CASE_KEYS:
+        return key
+    new = ".".join(CASE_KEYS[section, name])
+    LOG.warning("%s is called %s now", key, new)
+    return new
+
+
+def accept_old_attributes[C](kind: type[C]) -> type[C]:
+    """Return the class, which has its attributes by old names, too, with a FutureWarning."""
+    for old, new in ATTRIBUTES[kind.__name__].items():
+
+        def renamed(own: C, old: str = old, new: str = new) -> Any:
+            message = f"{kind.__name__}: {old} is called {new} now"
+            warnings.warn(message, FutureWarning, stacklevel=2)
+            return getattr(own, new)
+
+        setattr(kind, old, property(renamed))
+    return kind
 
 
 def accept_old_keywords[**P, R](function: Callable[P, R]) -> Callable[P, R]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meanfield_pde.support.old_names import accept_old_attributes
 from meanfield_pde.tokens.cloud import TokenCloud
 from meanfield_pde.verification.diagnosis import Cause, Diagnosis
 from meanfield_pde.verification.samples import SamplingBand
@@ -20,6 +21,7 @@ TELLING = 0.5
 TOO_LONG = 0.5
 
 
+@accept_old_attributes
 @dataclass(frozen=True, eq=False)
 class TokenComparison:
     """Tokens and a density, compared.
@@ -61,11 +63,6 @@ class TokenComparison:
     counts_layers: bool
     noise: float
     notes: tuple[str, ...]
-
-    @property
-    def judgement(self) -> Diagnosis | None:
-        """The name of `diagnosis` in earlier versions."""
-        return self.diagnosis
 
     @property
     def within_sampling_error(self) -> bool:

@@ -11,6 +11,7 @@ import json
 import logging
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from meanfield_pde.results.folder import read_result
 from meanfield_pde.results.tables import read_table
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.support import old_names
+from meanfield_pde.verification import report
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, MIXTURE, metastable
 
@@ -232,6 +234,33 @@ def test_an_old_option_is_taken_with_a_line(main: Main, write_case: Write, tmp_p
     assert "--however-long is the older name of --allow-long; give one of them" in err
 
 
+def test_an_old_key_may_be_varied(main: Main, write_case: Write, tmp_path: Path) -> None:
+    case, out = write_case(CIRCLE, ADAPT), tmp_path / "out"
+    line = ("sweep", case, "--output", out, "--quiet")
+    short = case.read_text(encoding="utf-8").replace("until = 5.0", "until = 0.1")
+    assert "until = 0.1" in short
+    case.write_text(short, encoding="utf-8")
+    code, err = main(*line, "--vary", "mesh.resolution=0.1,0.2")
+    assert (code, err.splitlines()[0]) == (0, "mesh.resolution is called adapt.tolerance now")
+    assert [row["adapt.tolerance"] for row in read_table(out / "points.csv")] == [0.1, 0.2]
+    both = ("--vary", "mesh.resolution=0.1,0.2", "--vary", "adapt.tolerance=0.3,0.4")
+    code, err = main(*line, *both)
+    assert (code, "adapt.tolerance is given twice" in err) == (2, True)
+
+
+def test_an_old_attribute_is_read_with_a_warning() -> None:
+    @old_names.accept_old_attributes
+    @dataclass
+    class TokenComparison:
+        diagnosis: str
+
+    with pytest.warns(FutureWarning, match="judgement is called diagnosis now") as said:
+        assert TokenComparison("right").judgement == "right"
+    assert said[0].filename == __file__
+    assert set(old_names.ATTRIBUTES) == {report.TokenComparison.__name__}
+    assert hasattr(report.TokenComparison, "judgement")
+
+
 def test_help_names_new_options_only(capfd: pytest.CaptureFixture[str]) -> None:
     from meanfield_pde.cli.main import main
 
@@ -246,12 +275,14 @@ def test_the_page_has_the_table_of_old_names() -> None:
     listed = dict(re.findall(r"^\| `([^`]+)`[^|]*\| `([^`]+)`", section, re.MULTILINE))
     keys = {".".join(one): ".".join(other) for one, other in old_names.CASE_KEYS.items()}
     known = keys | old_names.KEYWORDS | old_names.OPTIONS | old_names.COLUMNS
+    known |= {old: new for own in old_names.ATTRIBUTES.values() for old, new in own.items()}
     assert known.items() <= listed.items()
 
 
 def test_old_names_stand_in_one_module() -> None:
     package = Path(old_names.__file__).parents[1]
     old = [*old_names.COLUMNS, *old_names.KEYWORDS, *old_names.OPTIONS, "spot_", "leaf_changes"]
+    old += [name for own in old_names.ATTRIBUTES.values() for name in own]
     wrong = re.compile("|".join(rf"(?<![\w-]){name}" for name in old))
     for path in [*package.rglob("*.py"), *package.rglob("*.toml")]:
         if path != Path(old_names.__file__):
