@@ -12,6 +12,7 @@ from meanfield_pde import ProjectionLimit, circle_mesh, solve
 from meanfield_pde.amr.forest import DEEPEST, Forest
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh import geometry
+from tests.benchmarks import growth
 from tests.benchmarks.adaptivity import GIVEN, SPHERES, sphere_case, sphere_runs, spread
 from tests.benchmarks.sums import (
     Counter,
@@ -101,6 +102,12 @@ def test_steps_that_are_shorter_leave_less_error() -> None:
     l1, logs, moments = differences(solution, 2 * known)
     assert (l1, logs) == pytest.approx((1, math.log(2)))
     assert moments <= 1
+
+
+def test_what_ranks_share_of_a_step_is_timed() -> None:
+    cells, _, (step,), (repeated,), (moments,), _ = growth.measure(320, 10.0)
+    assert cells == 320
+    assert 0 <= moments <= step - repeated < step  # by the direct sum there are none
 
 
 @pytest.mark.parametrize("d", [2, 3])

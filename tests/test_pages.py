@@ -51,8 +51,6 @@ def test_every_demo_stands_in_the_site() -> None:
 def anchors_of(path: Path) -> set[str]:
     """Anchors of headings, as GitHub and the site make them."""
     text = path.read_text(encoding="utf-8")
-    for part in re.findall(r"^```\{include\} (.*)$", text, re.MULTILINE):
-        text += (path.parent / part).read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
     return {heading.replace(" ", "-") for heading in plain}
@@ -76,7 +74,7 @@ def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
 def test_every_page_says_for_whom_it_is() -> None:
     """Behind its title, and behind the equation or the figure that may follow it."""
     pages = [page for page in PAGES if page not in ("README.md", "index.md")]
-    texts = {page: text_of(page) for page in pages if not page.startswith("records/")}
+    texts = {page: text_of(page) for page in pages}
     texts |= {page: (DEMOS / f"{page}.py").read_text("utf-8") for page in TUTORIALS}
     assert [
         page for page, text in texts.items() if "\nFor whoever " not in without_marks(text)

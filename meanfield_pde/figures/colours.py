@@ -1,4 +1,4 @@
-"""How curves of one quantity at several times or beta look: told apart in colour and in grey."""
+"""How curves of one quantity at several times or beta look: distinguished in colour and in grey."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Run all benchmarks: `python -m tests.benchmarks [--quick]`; Markdown on standard output."""
+"""Run all benchmarks: `python -m tests.benchmarks [--quick] [--keep]` prints Markdown."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
-import platform
-from pathlib import Path
 
 from tests.benchmarks import (
     adaptivity,
@@ -35,17 +33,7 @@ from tests.benchmarks import (
     wasserstein,
     ways,
 )
-from tests.benchmarks.tables import is_quick
-
-
-def processor() -> str:
-    """The name of the processor, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except FileNotFoundError:
-        return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+from tests.benchmarks.tables import present, processor
 
 
 def main() -> None:
@@ -78,12 +66,9 @@ def main() -> None:
         hostile,
         disk,
         dry_run,
+        wasserstein,
     ):
-        module.main()
-    if not is_quick(__doc__):
-        print("\n### Certified Wasserstein distances\n\n```")
-        wasserstein.main()
-        print("```")
+        present(module.main, module.OPTIONS)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Meshes that follow the mass: the error of W_1 and lifetimes, beside uniform meshes.
+"""Adaptive meshes: the error of W_1, and lifetimes, beside uniform meshes.
 
     python -m tests.benchmarks.adaptivity [--quick] [--beta B ...]
         [--case sphere|sphere-inclined|sphere-skew ...] [--given N ...] [--tolerance T ...]
         [--part w1|w1-sphere|w1-beta|w1-beta-sphere|lifetimes|sphere|axis|travelling|cost]
 
-At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|, so that W_1 of the
-density, as it is in its cells, can be taken against 400,000 atoms that moved exactly, and on the
-sphere be bounded from both sides (`exact_distance`). 'Estimate' is the column w1_error_estimate of
+At zero temperature with Q = K = I tokens move to exp(V t) x / |exp(V t) x|. So W_1 of the density,
+as it is in its cells, is taken against 400,000 atoms that moved exactly, and on the sphere bounded
+from both sides (`exact_distance`). 'Estimate' is the column w1_error_estimate of
 the history; seconds are processor time of one thread, compilation aside. Lifetimes are those of
 `demos/circle-lopsided.toml`, with few cells and several tolerances, and of three cases on the
 sphere in `demos/`; below each of these tables stands how far half-way times are apart that differ
@@ -16,7 +16,6 @@ in the mesh given alone (largest less smallest, over their mean). The other part
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from meanfield_pde.experiments.lifetime import density_lifetime
 from meanfield_pde.initial.given import InitialLike
 from tests.benchmarks import exact_distance, finite_beta, moving_mesh
 from tests.benchmarks.moving_arcs import Arcs, crossings
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import rotation
 
 ONE = np.eye(2)
@@ -211,9 +210,29 @@ def sphere_lifetimes(
         lifetimes(f"demos/{name}.toml", attention, sphere_mesh, initial, runs, known)
 
 
+PARTS = (
+    "w1",
+    "w1-sphere",
+    "w1-beta",
+    "w1-beta-sphere",
+    "lifetimes",
+    "sphere",
+    "axis",
+    "travelling",
+    "cost",
+)
+OPTIONS = options("adaptivity", __doc__)
+OPTIONS.add_argument("--part", choices=PARTS)
+OPTIONS.add_argument("--beta", type=float, nargs="+", help="of the lifetimes")
+OPTIONS.add_argument("--case", choices=SPHERES, nargs="+", default=list(SPHERES))
+OPTIONS.add_argument("--given", type=int, nargs="+", help="meshes of the sphere, in cells")
+OPTIONS.add_argument("--tolerance", type=float, nargs="+", default=[2e-3], help="on the sphere")
+
+
 def main() -> None:
     """Print the tables."""
-    quick = is_quick(__doc__)
+    asked = OPTIONS.parse_args()
+    quick = asked.quick
     parts: dict[str, Callable[[], None]] = {
         "w1": lambda: zero_temperature(quick),
         "w1-sphere": lambda: exact_distance.zero_temperature(quick),
@@ -232,17 +251,10 @@ def main() -> None:
         "travelling": lambda: moving_mesh.travelling_cluster(quick, distance),
         "cost": lambda: moving_mesh.cost(quick, circle_case(160.0), *sphere_case()),
     }
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--part", choices=parts)
-    parser.add_argument("--beta", type=float, nargs="+", help="of the lifetimes")
-    parser.add_argument("--case", choices=SPHERES, nargs="+", default=list(SPHERES))
-    parser.add_argument("--given", type=int, nargs="+", help="meshes of the sphere, in cells")
-    parser.add_argument("--tolerance", type=float, nargs="+", default=[2e-3], help="on the sphere")
-    asked = parser.parse_known_args()[0]
-    for name, part in parts.items():
+    for name in PARTS:
         if asked.part in (None, name):
-            part()
+            parts[name]()
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -12,7 +12,7 @@ from meanfield_pde import Attention, Heads, Perceptron, circle_mesh, solve, sphe
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.verification.samples import densities_at, sampling_band
 from meanfield_pde.verification.statistic import features
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 
 DENSITY = "1 + 0.4*x + 0.6*x*y"
 TIMES = (0.5, 1.0)
@@ -70,9 +70,12 @@ def tokens(
     return np.array(saved)
 
 
+OPTIONS = options("agreement", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__ or "")
+    quick = OPTIONS.parse_args().quick
     seeds, samples = (20, 199) if quick else (100, 1999)
     table = Table(
         f"right codes, N = {COUNT}, {seeds} seeds, {samples} samples",
@@ -103,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -18,7 +18,7 @@ from meanfield_pde.attention.sum.harmonics import all_groups
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import sphere_surface
 from meanfield_pde.support.threads import set_threads
-from tests.benchmarks.tables import Table, cpu_seconds, is_quick, milliseconds
+from tests.benchmarks.tables import Table, cpu_seconds, milliseconds, options, present
 
 TOLERANCE = 1e-10  # the default of runs
 CHUNK = 256  # targets at once, a bound on memory
@@ -49,9 +49,12 @@ def densities(points: np.ndarray, volume: np.ndarray) -> dict[str, np.ndarray]:
     return {"uniform": np.log(volume) + nearly, "concentrated": np.log(volume) + clusters}
 
 
+OPTIONS = options("attention", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__)
+    quick = OPTIONS.parse_args().quick
     set_threads(MPI.COMM_SELF, 1)
     table = Table(
         "Attention sum, one thread, milliseconds",
@@ -106,4 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

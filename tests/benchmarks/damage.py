@@ -3,8 +3,8 @@
     python -m tests.benchmarks.damage [--quick]
     mpiexec -n 2 python -m tests.benchmarks.damage --quick
 
-Each file that is read back is cut, has a block set to zero, or some bytes changed, at random, in
-the folder of a finished run and in that of one that was killed (kill -9) half way. Every command
+Each file that is read back is cut, has a block set to zero, or some bytes changed, at random. The
+folders are those of a finished run and of one that was killed (kill -9) half way. Every command
 that reads the file is then given the folder. What is counted as a fault: numbers that differ from
 those of the undamaged folder, an exit code other than 0 and 2, an error of more than one line or
 300 characters, and more than 60 seconds.
@@ -39,7 +39,7 @@ from meanfield_pde.history.store import ZERO_MASSES
 from meanfield_pde.results import writer
 from meanfield_pde.results.tables import HistoryFile
 from meanfield_pde.support.ranks import on_root
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import CIRCLE
 
 COMM = MPI.COMM_WORLD
@@ -302,13 +302,16 @@ def damage(
     return faults
 
 
+OPTIONS = options("damage", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    faults = damage(15 if is_quick(__doc__) else 300)
+    faults = damage(15 if OPTIONS.parse_args().quick else 300)
     if COMM.rank == 0:
         for said in sorted(set(faults))[:40]:
             print("   ", " ".join(said.split()))
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

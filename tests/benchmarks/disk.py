@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from meanfield_pde import InputError, read_result
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import CIRCLE
 
 SIZES = (100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200)  # KB
@@ -127,9 +127,12 @@ def file_for_folder(out: Path) -> None:
     (out / "fields").write_text("a file")
 
 
+OPTIONS = options("disk", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__)
+    quick = OPTIONS.parse_args().quick
     if os.geteuid():
         print("\nDisks that fail are not tried without the right to mount.\n")
         return
@@ -148,4 +151,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

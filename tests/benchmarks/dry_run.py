@@ -9,7 +9,6 @@ a run goes as far as about twenty steps.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -18,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 
 ROOT = Path(__file__).parents[2]
 # The demo, and cells: those of the circle compare with zero temperature beside the limit.
@@ -69,18 +68,18 @@ def measured(case: Path, output: Path, what: str) -> list[Any]:
     return list(json.loads(output_text.splitlines()[-1]))
 
 
+OPTIONS = options("dry_run", __doc__)
+OPTIONS.add_argument("--cells", type=int, nargs="+", help="of the cases that are wanted")
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller meshes")
-    parser.add_argument("--cells", type=int, nargs="+", help="of the cases that are wanted")
-    asked, _ = parser.parse_known_args()
+    asked = OPTIONS.parse_args()
     table = Table(
         "Forecast and run",
         ["demo", "cells", "MB forecast", "MB", "ratio", "steps", "s forecast", "s", "ratio"],
     )
-    for demo, cells in QUICK if quick else CASES:
+    for demo, cells in QUICK if asked.quick else CASES:
         if asked.cells and cells not in asked.cells:
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -105,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import CIRCLE
 
 # 5,000 cells to t = 2000: minutes, of which a few seconds are looked at.
@@ -76,9 +76,12 @@ def outcome(case: Path, number: signal.Signals, ranks: int, delay: float) -> str
     return f"exit {code}: {' '.join(text.split())[:150]}"
 
 
+OPTIONS = options("early_signals", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    count = 8 if is_quick(__doc__) else 40
+    count = 8 if OPTIONS.parse_args().quick else 40
     generator = random.Random(1)
     table = Table(
         "Signals while the command starts",
@@ -114,4 +117,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

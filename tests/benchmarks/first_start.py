@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 
 WORKER = """
 import json, sys, time
@@ -60,9 +60,12 @@ def start(folder: Path, output: str) -> list[Any]:
     return list(json.loads(found.stdout.splitlines()[-1]))
 
 
+OPTIONS = options("first_start", __doc__)
+
+
 def main() -> None:
     """Print the tables."""
-    shown = 5 if is_quick(__doc__) else 25
+    shown = 5 if OPTIONS.parse_args().quick else 25
     with tempfile.TemporaryDirectory() as name:
         starts = {kind: start(Path(name), kind) for kind in ("first", "second")}
     table = Table(
@@ -79,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

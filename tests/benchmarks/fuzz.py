@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from meanfield_pde.cli import main as cli
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import CIRCLE
 
 MOST_SECONDS = 30  # for a case: those that are right take a few
@@ -189,9 +189,12 @@ def fuzz(count: int, seed: int = 1) -> dict[str, list[str]]:
             os.chdir(before)
 
 
+OPTIONS = options("fuzz", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    count = 70 if is_quick(__doc__) else 700
+    count = 70 if OPTIONS.parse_args().quick else 700
     table = Table("Fuzzed input", ["what", "cases", "faults"])
     for name, found in fuzz(count).items():
         table.row(name, count, len(found))
@@ -200,4 +203,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -4,7 +4,7 @@
                                       [--density uniform|concentrated]      (half an hour)
 
 Every row runs in processes of its own, so that the peak memory is that of one case. Times are the
-processor time of one step (five attention sums, two diagnostics and compilation not counted).
+processor time of one step (three attention sums, two diagnostics and compilation not counted).
 
 The part `large` is a step on 1,310,720 cells on two ranks, with the memory of both.
 
@@ -20,17 +20,17 @@ which are dealt out in 32 groups.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meanfield_pde.attention.sum.harmonics import GROUPS
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 
 WORKER = """
 import json, sys, time
@@ -51,7 +51,7 @@ class Exchanging:
 
     def __getattr__(self, name):
         found = getattr(self._inner, name)
-        if name not in ("Allgatherv", "Allreduce", "allreduce", "scatter_forward"):
+        if name not in ("Allgatherv", "Allreduce", "allreduce", "exchange"):
             return found
         def timed(*arguments):
             begun = time.process_time()
@@ -88,15 +88,14 @@ evolution.advance(1e-4)  # loads what was compiled, or compiles
 prepared = time.process_time() - begun
 term, transport = evolution.rhs.terms[0], evolution.rhs.transport
 run.volumes.comm = term._sum._comm = Exchanging(comm)
-vectors = transport._factors, transport._density
-transport._factors, transport._density = map(Exchanging, vectors)
+transport._halo = Exchanging(transport._halo)
 attention_sum = term._sum._sum
 for name in ("moments", "sums", "_survey"):
     dealt_out(attention_sum, name)
-for series in attention_sum._ways:
+for series in attention_sum._expansions:
     dealt_out(series, "costs")
-    for name in {"_fit", "_gather"} & set(dir(series._groups)):
-        dealt_out(series._groups, name)
+    for name in {"_fit", "_gather"} & set(dir(series._clusters)):
+        dealt_out(series._clusters, name)
 dealt_out(attention_sum.sources, "_summary")
 dealt_out(term, "_facet_flux")
 for name in ("euler", "outflow_rate"):
@@ -183,7 +182,7 @@ def with_ranks(sizes: tuple[int, ...], ranks: tuple[int, ...]) -> None:
     print()
 
 
-def of_the_largest(cells: int, betas: list[float], densities: list[str]) -> None:
+def of_the_largest(cells: int, betas: Sequence[float], densities: Sequence[str]) -> None:
     """The table of a step on two ranks."""
     table = Table(
         "A step on two ranks",
@@ -197,16 +196,17 @@ def of_the_largest(cells: int, betas: list[float], densities: list[str]) -> None
     print()
 
 
+PARTS = ("cells", "ranks", "large")
+OPTIONS = options("growth", __doc__)
+OPTIONS.add_argument("--part", choices=PARTS, nargs="+", default=PARTS)
+OPTIONS.add_argument("--beta", type=float, nargs="+", default=LARGE_BETAS)
+OPTIONS.add_argument("--density", choices=list(DENSITIES), nargs="+", default=list(DENSITIES))
+
+
 def main() -> None:
     """Print the tables."""
-    quick = is_quick(__doc__)
-    parts = ["cells", "ranks", "large"]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer cells and ranks")
-    parser.add_argument("--part", choices=parts, nargs="+", default=parts)
-    parser.add_argument("--beta", type=float, nargs="+", default=list(LARGE_BETAS))
-    parser.add_argument("--density", choices=list(DENSITIES), nargs="+", default=list(DENSITIES))
-    asked, _ = parser.parse_known_args()
+    asked = OPTIONS.parse_args()
+    quick = asked.quick
     if "cells" in asked.part:
         with_cells(SIZES[:2] if quick else SIZES)
     if "ranks" in asked.part:
@@ -216,4 +216,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

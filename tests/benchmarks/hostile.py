@@ -4,11 +4,11 @@
     python -m tests.benchmarks.hostile [--quick]
 
 500 inputs, made at random from a seed: wild values at every key of a case file, made-up arrays in
-files of weights, tokens and measures, damaged meshes, arguments, calls of Python functions with
-wrong types and shapes, and surroundings (locale, closed streams, pipes and folders where files
-should be). Counted as a fault: the name of an exception in a message, an exception of Python's own
-from a function, an exit code other than 0, 1 and 2, more than 60 seconds of a run that has not said
-how long it takes, and a value that was accepted and is another in the `case.toml` that is written.
+files of weights, tokens and measures, damaged meshes, and arguments. There are calls of Python
+functions with wrong types and shapes, and surroundings: locale, closed streams, pipes and folders
+where files should be. Counted as a fault: the name of an exception in a message; an exception of
+Python's own from a function; an exit code other than 0, 1 and 2; more than 60 seconds of a run that
+has not said how long it takes; a value that was accepted and is another in the `case.toml` written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import numpy as np
 import meanfield_pde as package
 from meanfield_pde.cli import main as cli
 from tests.benchmarks.fuzz import cost_shown
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import CIRCLE, SPHERE
 
 MOST_SECONDS = 60  # for a command: those that are right take a few
@@ -564,9 +564,12 @@ def hostile(counts: dict[str, int], seed: int = 1) -> dict[str, list[str]]:
             os.chdir(before)
 
 
+OPTIONS = options("hostile", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    share = 10 if is_quick(__doc__) else 1
+    share = 10 if OPTIONS.parse_args().quick else 1
     table = Table("Hostile input", ["what", "inputs", "faults"])
     for name, count in COUNTS.items():
         faults = hostile({name: count // share})[name]
@@ -576,4 +579,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -16,10 +16,8 @@ but the definition of the progress at which the axis leaves.
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +33,7 @@ from meanfield_pde.solver.settings import TimeCase
 from meanfield_pde.theory.progress import Progress
 from tests import oracles
 from tests.benchmarks.moving_arcs import Arcs
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import rotation
 
 SEED = 3  # that was judged; constants of `theory.richardson` were tuned on seed 1
@@ -267,19 +265,19 @@ FULL = {
 }
 
 
+OPTIONS = options("intervals", __doc__)
+OPTIONS.add_argument("--seed", type=int, default=SEED)
+
+
 def main() -> None:
     """Print the table, and what has missed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=SEED)
-    seed = parser.parse_known_args()[0].seed
-    begun = time.perf_counter()
+    asked = OPTIONS.parse_args()
     found = [
         one
-        for problem in problems(seed, QUICK if is_quick(__doc__) else FULL)
+        for problem in problems(asked.seed, QUICK if asked.quick else FULL)
         for one in judged(problem)
     ]
-    show(f"Intervals of `converge`, seed {seed}", found)
-    print(f"\n{time.perf_counter() - begun:.0f} s")
+    show(f"Intervals of `converge`, seed {asked.seed}", found)
     for one in found:
         if not one.interval["converging"]:
             print(
@@ -290,4 +288,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.kills [--quick]
 
 Half of the kills come at random moments, half at a chosen place (a hook ends the process there):
-while a file is being put into its place, or, with a mesh that follows the mass, in the middle of a
+while a file is being put into its place, or, with an adaptive mesh, in the middle of a
 change of it. At the end the results are compared with those of a run that was not killed: bit for
 bit on one rank, to rounding on several.
 """
@@ -22,7 +22,7 @@ import numpy as np
 
 from meanfield_pde import read_result
 from meanfield_pde.results.folder import Result
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import CIRCLE
 
 CASE = CIRCLE.replace("until = 5.0", "until = 40.0") + "[output]\ncheckpoint_every = 3\n"
@@ -86,9 +86,12 @@ def killed_rounds(case: Path, out: Path, ranks: int, rounds: int) -> int:
     return hits
 
 
+OPTIONS = options("kills", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__)
+    quick = OPTIONS.parse_args().quick
     random.seed(1)
     table = Table("Runs killed and resumed", ["mesh", "ranks", "kills", "equal"])
     for mesh, text in MESHES.items():
@@ -123,4 +126,4 @@ def same(found: Result, whole: Result, *, exactly: bool) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.lifetimes [--quick]
 
-Three cases on meshes that follow the mass: those of demos/circle.toml and of
+Three cases on adaptive meshes: those of demos/circle.toml and of
 demos/circle-lopsided.toml, and one that stops twice. `model` is the lifetime by `leaving`, with no
 number fitted; `slope` that between a beta and the one before, over the predicted one, `slope of
 rest` the same with the next term of the law taken off, which stops growing where clusters would
@@ -24,7 +24,7 @@ from meanfield_pde.experiments.lifetime import Lifetime, density_lifetime
 from meanfield_pde.theory.lifetime_law import fit_law
 from tests.benchmarks.adaptivity import KEY_QUERY, LOPSIDED, VALUE, lopsided
 from tests.benchmarks.leaving import heavier_leaves
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import MIXTURE, metastable, stopping
 
 Density = Callable[[np.ndarray], np.ndarray]
@@ -89,9 +89,12 @@ def law(
         )
 
 
+OPTIONS = options("lifetimes", __doc__)
+
+
 def main() -> None:
     """Print the tables."""
-    quick = is_quick(__doc__)
+    quick = OPTIONS.parse_args().quick
     betas = (80.0, 160.0) if quick else (80.0, 160.0, 320.0, 640.0)
     cells, tolerance = (100, 1e-2) if quick else (CELLS, TOLERANCE)
     stops: list[tuple[str, float, list[dict[str, float]], ProjectionLimit]] = []
@@ -129,4 +132,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -13,7 +13,6 @@ sum takes for the same targets.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 
@@ -29,7 +28,7 @@ from meanfield_pde.mesh.surface import sphere_surface
 from meanfield_pde.support.memory import peak_memory
 from meanfield_pde.support.threads import set_threads
 from tests.benchmarks.attention import TOLERANCE, densities
-from tests.benchmarks.tables import Table, cpu_seconds, is_quick
+from tests.benchmarks.tables import Table, cpu_seconds, options, present
 
 BETAS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
 SAMPLED = 16_384  # targets whose sums are timed
@@ -78,34 +77,29 @@ def shared_out(sums: AttentionSum, log_masses: np.ndarray) -> float:
     return min(found)
 
 
-def parts() -> tuple[list[int], list[float], list[str]]:
-    """The cells, beta and densities asked for."""
-    sizes = [81_920] if is_quick(__doc__) else [81_920, 327_680, 1_310_720]
-    names = ["uniform", "concentrated"]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="81,920 cells")
-    parser.add_argument("--cells", type=int, nargs="+", default=sizes)
-    parser.add_argument("--beta", type=float, nargs="+", default=list(BETAS))
-    parser.add_argument("--density", choices=names, nargs="+", default=names)
-    asked, _ = parser.parse_known_args()
-    return asked.cells, asked.beta, asked.density
+SIZES = (81_920, 327_680, 1_310_720)
+NAMES = ("uniform", "concentrated")
+OPTIONS = options("million", __doc__)
+OPTIONS.add_argument("--cells", type=int, nargs="+")
+OPTIONS.add_argument("--beta", type=float, nargs="+", default=BETAS)
+OPTIONS.add_argument("--density", choices=NAMES, nargs="+", default=NAMES)
 
 
 def main() -> None:
     """Print the table."""
-    cells_wanted, betas, wanted = parts()
+    asked = OPTIONS.parse_args()
     set_threads(MPI.COMM_SELF, 1)
     table = Table(
         "A sum, one thread",
         ["cells", "density", "beta", "seconds", "direct", "repeated", "error", "MB", "method"],
     )
-    for cells in cells_wanted:
+    for cells in asked.cells or (SIZES[:1] if asked.quick else SIZES):
         surface = sphere_surface(cells)
         corners = surface.points[surface.cells]
         points = geometry.normalised(geometry.cell_mean(corners))
         extended = points.astype(np.longdouble)
         for name, log_masses in densities(points, geometry.cell_volume(corners)).items():
-            for beta in betas if name in wanted else ():
+            for beta in asked.beta if name in asked.density else ():
                 scores = beta * surface.points
                 sums = AttentionSum(points, surface.points, scores, TOLERANCE)
                 sums.load(log_masses)
@@ -147,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

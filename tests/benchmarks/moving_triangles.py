@@ -10,18 +10,17 @@ Nodes x move with v = P_x V m(x), and carry f = log rho and its gradient g:
 m the softmax mean, whose derivatives are softmax moments up to the third (`softmax_moments`). The
 triangles between the nodes only interpolate (`cubic_triangles`): rho is integrated over them by a
 rule of three nodes, which are the sources, or one for a narrow triangle. So an edge can be halved,
-flipped or taken away (`triangle_mesh`) at the price of an interpolation error of fourth order, and
-how far the total mass is from one shows how large these errors are.
+flipped or taken away (`triangle_mesh`) at the price of an interpolation error of fourth order; how
+far the total mass is from one shows how large these errors are.
 
 The axis progress is angle(U, E) / (angle(U, E) + angle(U, F)), U the principal axis of the second
 moments, E and F the dominant eigenvectors of A = V K^T Q and V. The axis leaves when its progress
-comes to half of that of the first V^k E between 1/5 and 4/5 (to 1/2 without one), and is half-way
-at 1/2, both for good.
+comes to half of that of the first V^k E between 1/5 and 4/5 (to 1/2 without one), for good. It is
+half-way at 1/2, for good, too.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 import tomllib
@@ -34,7 +33,7 @@ import numpy as np
 from meanfield_pde.initial.expression import Expression
 from tests.benchmarks.cubic_triangles import RULE, at_rule, in_the_middle, on_sphere
 from tests.benchmarks.softmax_moments import Moments, Sources, rates, softmax
-from tests.benchmarks.tables import Table
+from tests.benchmarks.tables import Table, options, present
 from tests.benchmarks.triangle_mesh import (
     coarsened,
     edge_sizes,
@@ -342,16 +341,17 @@ def _for_good(times: np.ndarray, values: np.ndarray, level: float) -> float | No
     return float(times[below] + part * (times[below + 1] - times[below]))
 
 
+OPTIONS = options("moving_triangles", __doc__)
+OPTIONS.add_argument("--case", type=Path, default=DEMO, help="a case file on the sphere")
+OPTIONS.add_argument("--beta", type=float, nargs="+")
+OPTIONS.add_argument("--fine", type=float, nargs="+")
+OPTIONS.add_argument("--until", type=float, help="when to give up")
+OPTIONS.add_argument("--log", action="store_true", help="print on the way")
+
+
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a coarse one at beta = 100")
-    parser.add_argument("--case", type=Path, default=DEMO, help="a case file on the sphere")
-    parser.add_argument("--beta", type=float, nargs="+")
-    parser.add_argument("--fine", type=float, nargs="+")
-    parser.add_argument("--until", type=float, help="when to give up")
-    parser.add_argument("--log", action="store_true", help="print on the way")
-    asked = parser.parse_known_args()[0]
+    asked = OPTIONS.parse_args()
     case = Case.read(asked.case)
     columns = ["beta", "finer", "most triangles", "leaves", "half way", "mass error", "seconds"]
     table = Table(f"Lifetimes, {asked.case.name}, by triangles that move with the flow", columns)
@@ -364,4 +364,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -16,7 +16,7 @@ import numpy as np
 from meanfield_pde import Attention, ExpressionDensity, Heads, sphere_mesh
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.simulation import Simulation
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 
 BETA = 100.0
 UNTIL = 0.5
@@ -51,9 +51,12 @@ def measure(attention: Attention | Heads, mesh: Any, noise: float) -> tuple[floa
     return spent, transports, TimedDiffusion.seconds
 
 
+OPTIONS = options("noise", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    mesh = sphere_mesh(1280 if is_quick(__doc__) else 20_480)
+    mesh = sphere_mesh(1280 if OPTIONS.parse_args().quick else 20_480)
     one = np.eye(3)
     single = Attention(one, one, np.diag([1.0, 0.5, 0.3]), BETA)
     third = Attention(one, one, np.diag([1.0, 0.5, 0.3]) / 3, BETA)
@@ -87,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

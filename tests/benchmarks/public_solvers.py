@@ -21,7 +21,7 @@ import numpy as np
 
 from meanfield_pde import Attention, circle_mesh
 from meanfield_pde.solver.simulation import Simulation
-from tests.benchmarks.tables import Table, is_quick, milliseconds
+from tests.benchmarks.tables import Table, milliseconds, options, present
 
 VALUE = np.diag([1.0, 0.2])
 TARGET = 1e-3
@@ -100,6 +100,8 @@ def py_pde(cells: int, until: float) -> tuple[float, np.ndarray]:
 
 SOLVERS: dict[str, Solver] = {"meanfield_pde": ours, "FiPy": fipy, "py-pde": py_pde}
 
+OPTIONS = options("public_solvers", __doc__)
+
 
 def main() -> None:
     """Print the table."""
@@ -108,7 +110,7 @@ def main() -> None:
         ["t", "solver", "cells", "error", "least density", "ms", "times ours"],
     )
     ours(GRIDS[0], 0.1)  # compiles, or loads what was compiled before
-    for until in (1.0,) if is_quick(__doc__) else (1.0, 3.0):
+    for until in (1.0,) if OPTIONS.parse_args().quick else (1.0, 3.0):
         reference = math.nan
         for name, solver in SOLVERS.items():
             for cells in GRIDS:
@@ -133,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.tables import Table, is_quick, milliseconds
+from tests.benchmarks.tables import Table, milliseconds, options, present
 
 CASES = [(20_480, 10.0), (20_480, 100.0), (20_480, 1000.0), (81_920, 1000.0)]
 
@@ -64,9 +64,12 @@ def run(ranks: int, cells: int, beta: float, steps: int) -> tuple[float, np.ndar
             return float(result["seconds"]), result["masses"]
 
 
+OPTIONS = options("ranks", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__)
+    quick = OPTIONS.parse_args().quick
     table = Table(
         "A step on one rank and on two, milliseconds",
         ["cells", "beta", "one rank", "two ranks", "ratio", "difference"],
@@ -92,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 
 WORKER = """
 import sys, time
@@ -57,9 +57,12 @@ def measure(cells: int, saved: int, ranks: int) -> list[float]:
     return [float(number) for number in output.split()]
 
 
+OPTIONS = options("saved_times", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    cells, counts = (1280, (25, 100)) if is_quick(__doc__) else (20_480, (100, 400))
+    cells, counts = (1280, (25, 100)) if OPTIONS.parse_args().quick else (20_480, (100, 400))
     table = Table(
         f"Saved times, {cells} cells",
         ["ranks", "saved times", "ms to keep one: first half", "second half", "MB of each rank"],
@@ -72,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -2,11 +2,10 @@
 
     python -m tests.benchmarks.step [--quick]
 
-A step has five stages, each with one evaluation of the attention sum. Its parts are timed by
+A step has three stages, each with one evaluation of the attention sum. Its parts are timed by
 wrapping the methods that do them; 'shared' is what every rank repeats (loading the masses, the
-survey of the cost model, the moments' recurrences), 'facets' gathering the masses and taking the
-velocity from vertices to facets,
-'rest' checks and the choice of the step.
+survey of the cost model, the moments' recurrences). 'Facets' is gathering the masses and taking the
+velocity from vertices to facets, 'rest' checks and the choice of the step.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 
 from meanfield_pde import Attention, circle_mesh, sphere_mesh
 from meanfield_pde.solver.simulation import Simulation
-from tests.benchmarks.tables import Table, is_quick, milliseconds
+from tests.benchmarks.tables import Table, milliseconds, options, present
 
 # Circle or sphere, cells, beta.
 CASES = [
@@ -55,9 +54,12 @@ class Stopwatch:
         setattr(owner, method, timed)
 
 
+OPTIONS = options("step", __doc__)
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__)
+    quick = OPTIONS.parse_args().quick
     table = Table(
         "A time step, one thread: milliseconds, and per cent of it",
         ["mesh", "cells", "beta", "ms", "sum", "shared", "facets", "transport", "rest", "method"],
@@ -106,4 +108,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -21,7 +21,6 @@ fewest where its largest error is smaller.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
@@ -41,7 +40,7 @@ from meanfield_pde.solver.simulation import Observer, Simulation
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.step_control import StepSettings
 from tests.benchmarks.attention import CHUNK
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import MESHES
 
 DEMOS = Path(__file__).parents[2] / "demos"
@@ -259,19 +258,20 @@ def measure(
         )
 
 
+OPTIONS = options("sums", __doc__)
+OPTIONS.add_argument("--adaptive", action="store_true", help="adaptive meshes instead")
+OPTIONS.add_argument("--surface", choices=SURFACES)
+OPTIONS.add_argument("--beta", type=float, nargs="+")
+OPTIONS.add_argument("--cells", type=int, nargs="+")
+OPTIONS.add_argument("--shorter", type=float, nargs="+", help="factors of steps, all meshes")
+OPTIONS.add_argument("--scheme", choices=SCHEMES, default="muscl")
+OPTIONS.add_argument("--save", type=Path, help="folder of references and of sums.jsonl")
+OPTIONS.add_argument("--before", type=Path, help="sums.jsonl of another version")
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--adaptive", action="store_true", help="adaptive meshes instead")
-    parser.add_argument("--surface", choices=SURFACES)
-    parser.add_argument("--beta", type=float, nargs="+")
-    parser.add_argument("--cells", type=int, nargs="+")
-    parser.add_argument("--shorter", type=float, nargs="+", help="factors of steps, all meshes")
-    parser.add_argument("--scheme", choices=SCHEMES, default="muscl")
-    parser.add_argument("--save", type=Path, help="folder of references and of sums.jsonl")
-    parser.add_argument("--before", type=Path, help="sums.jsonl of another version")
-    asked = parser.parse_known_args()[0]
+    asked = OPTIONS.parse_args()
     before: list[dict[str, Any]] = []
     if asked.before:
         before = [json.loads(line) for line in asked.before.read_text().splitlines()]
@@ -287,7 +287,7 @@ def main() -> None:
             asked.surface not in (None, problem.surface)
             or problem.beta not in (asked.beta or [problem.beta])
             or problem.cells not in (asked.cells or [problem.cells])
-            or (quick and (problem.cells > 1280 or problem.beta > 100))
+            or (asked.quick and (problem.cells > 1280 or problem.beta > 100))
         ):
             continue
         old = [one for one in before if one["problem"] == problem.name]
@@ -320,4 +320,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -24,7 +24,6 @@ in the half-space around it; columns are named by the cells that a uniform one w
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -41,7 +40,7 @@ from meanfield_pde.mesh.surface import build_mesh, circle_surface, sphere_surfac
 from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.theory.fits import linear_fit
 from tests.benchmarks.sums import Counter, shorter
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 from tests.benchmarks.time_to_accuracy import density
 
 TIMES = (1.0, 4.0, 9.0)
@@ -160,24 +159,26 @@ def errors_of(
     return found, counter.seconds[0], solution.steps
 
 
+OPTIONS = options("tails", __doc__)
+OPTIONS.add_argument("--surface", choices=CELLS, nargs="+", default=list(CELLS))
+OPTIONS.add_argument("--seed", type=int, nargs="+")
+OPTIONS.add_argument("--cells", type=int, nargs="+")
+OPTIONS.add_argument("--mesh", choices=["uniform", "graded", "bisected"], default="uniform")
+OPTIONS.add_argument("--scheme", choices=SCHEMES, default="muscl")
+OPTIONS.add_argument("--shorter", type=float, default=1.0, help="factor of steps")
+
+
 def main() -> None:
     """Print the tables."""
-    quick = is_quick(__doc__)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--surface", choices=CELLS, nargs="+", default=list(CELLS))
-    parser.add_argument("--seed", type=int, nargs="+", default=[0] if quick else [0, 1, 2, 3, 4])
-    parser.add_argument("--cells", type=int, nargs="+")
-    parser.add_argument("--mesh", choices=["uniform", "graded", "bisected"], default="uniform")
-    parser.add_argument("--scheme", choices=SCHEMES, default="muscl")
-    parser.add_argument("--shorter", type=float, default=1.0, help="factor of steps")
-    asked = parser.parse_known_args()[0]
+    asked = OPTIONS.parse_args()
+    quick = asked.quick
     for surface in asked.surface:
         d, cells = DIMENSIONS[surface], asked.cells or CELLS[surface][: 3 if quick else None]
         errors_of(surface, 0, 20, asked.scheme, (0.5,))  # compiles
         title = f"Error of log masses, {surface}, {asked.mesh} meshes, {asked.scheme}"
         table = Table(title, ["seed", "eigenvalues", "t", *map(str, cells), "order"])
         orders = []
-        for seed in asked.seed:
+        for seed in asked.seed or range(1 if quick else 5):
             values = np.sort(np.linalg.eigvals(drift(seed, d)[0]).real)[::-1]
             name = seed, " ".join(f"{value:.2f}" for value in values)
             runs = [
@@ -196,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

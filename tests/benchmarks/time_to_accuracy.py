@@ -27,7 +27,7 @@ from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.wasserstein import wasserstein
 from tests.benchmarks.attention import CHUNK
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 
 UNTIL = 2.0
 STEP = 0.05
@@ -211,13 +211,16 @@ def compare(d: int, metric: Circle | Sphere, quick: bool) -> None:
     table.row("regular", count, f"{error:.1e}", f"{seconds:.2g}", *row)
 
 
+OPTIONS = options("time_to_accuracy", __doc__)
+
+
 def main() -> None:
     """Print the tables."""
-    quick = is_quick(__doc__)
+    quick = OPTIONS.parse_args().quick
     compare(2, Circle(), quick)
     compare(3, Sphere(20_480 if quick else 81_920), quick)
     print("\nProcessor times; those of the density include its mesh and all set-up.\n")
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -10,7 +10,6 @@ Then planted faults at beta = 5: with trajectories, and from positions at the la
 
 from __future__ import annotations
 
-import argparse
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from meanfield_pde.verification.statistic import features
 from tests import oracles
 from tests.benchmarks.comparing import show_speed
 from tests.benchmarks.planted import CAUSES, DENSITY, INITIAL, TIMES, faulty, matrices
-from tests.benchmarks.tables import Table, is_quick
+from tests.benchmarks.tables import Table, options, present
 
 LEVEL = 0.01
 SURFACES = {2: "circle", 3: "sphere"}
@@ -154,18 +153,20 @@ def _of(seeds: int) -> Callable[[int], str]:
     return lambda number: f"{number}/{seeds}"
 
 
+OPTIONS = options("verification", __doc__ or "")
+OPTIONS.add_argument("--part", choices=("p-values", "faults", "speed"))
+OPTIONS.add_argument("--tokens", type=int, choices=(200, 1000))
+OPTIONS.add_argument("--surface", choices=tuple(SURFACES.values()))
+OPTIONS.add_argument("--beta", type=float, choices=BETAS, nargs="+", default=BETAS)
+OPTIONS.add_argument("--seeds", type=int)
+OPTIONS.add_argument("--first", type=int, default=0)
+OPTIONS.add_argument("--fault", choices=tuple(CAUSES), nargs="+", default=list(CAUSES))
+
+
 def main() -> None:
     """Print the tables, or the part of them that the command line asks for."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--part", choices=("p-values", "faults", "speed"))
-    parser.add_argument("--tokens", type=int, choices=(200, 1000))
-    parser.add_argument("--surface", choices=tuple(SURFACES.values()))
-    parser.add_argument("--beta", type=float, choices=BETAS, nargs="+", default=BETAS)
-    parser.add_argument("--seeds", type=int)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--fault", choices=tuple(CAUSES), nargs="+", default=list(CAUSES))
-    asked, _ = parser.parse_known_args()
-    quick = is_quick(__doc__ or "")
+    asked = OPTIONS.parse_args()
+    quick = asked.quick
     set_threads(MPI.COMM_WORLD)
     counts, seeds, samples = ((200,), 40, 499) if quick else ((200, 1000), 200, 2000)
     if asked.tokens is not None:
@@ -186,4 +187,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -1,6 +1,6 @@
 """Time and memory of certified Wasserstein distances, against POT's network simplex and scipy.
 
-    python -m tests.benchmarks.wasserstein [--full] [--kind K ...] [--atoms N ...] [--p P ...]
+    python -m tests.benchmarks.wasserstein [--quick] [--kind K ...] [--atoms N ...] [--p P ...]
 
     densities  smooth densities at scattered points of the sphere, no two in common
     random     random points of the sphere with random masses
@@ -15,7 +15,6 @@ its own. The gap is that of the certified interval, by potentials checked agains
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from meanfield_pde.mesh.surface import sphere_surface
 from meanfield_pde.support.memory import peak_memory
 from meanfield_pde.wasserstein import WassersteinResult, wasserstein
 from meanfield_pde.wasserstein.measure import Measure
-from tests.benchmarks.tables import Table
+from tests.benchmarks.tables import Table, options, present
 from tests.problems import on_sphere, sphere_densities
 
 RTOL = 1e-8  # of all solvers alike
@@ -137,32 +136,29 @@ def alone(function: Callable[..., Any], *arguments: object) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def asked() -> argparse.Namespace:
-    """What the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="also up to 100,000 atoms (an hour)")
-    parser.add_argument("--kind", choices=list(KINDS), nargs="+", default=list(KINDS))
-    parser.add_argument("--atoms", type=int, nargs="+", help="atoms on each side")
-    parser.add_argument("--p", type=int, choices=(1, 2), nargs="+", default=[1, 2])
-    parser.add_argument("--cost", choices=("geodesic", "chordal"), nargs="+")
-    return parser.parse_known_args()[0]
+OPTIONS = options("wasserstein", __doc__)
+OPTIONS.add_argument("--kind", choices=list(KINDS), nargs="+", default=list(KINDS))
+OPTIONS.add_argument("--atoms", type=int, nargs="+", help="atoms on each side")
+OPTIONS.add_argument("--p", type=int, choices=(1, 2), nargs="+", default=[1, 2])
+OPTIONS.add_argument("--cost", choices=("geodesic", "chordal"), nargs="+")
 
 
 def main() -> None:
     """Print the table."""
-    options = asked()
+    asked = OPTIONS.parse_args()
     table = Table(
         f"Certified Wasserstein distances, to a gap of {RTOL:g}",
         ["atoms", "kind", "p", "cost", "s", "MB", "gap", "POT s", "ratio", "POT MB", "difference",
          "scipy s", "status"],
     )  # fmt: skip
-    for kind in options.kind:
-        sizes = options.atoms or SMALL.get(kind, ()) + (LARGE.get(kind, ()) if options.full else ())
+    for kind in asked.kind:
+        large = () if asked.quick else LARGE.get(kind, ())
+        sizes = asked.atoms or SMALL.get(kind, ()) + large
         for count in sizes:
             planar = kind == "images"
             both = ("geodesic", "chordal") if count > MOST_FOR_POT else ("geodesic",)
-            for cost in ("chordal",) if planar else options.cost or both:
-                for p in options.p:
+            for cost in ("chordal",) if planar else asked.cost or both:
+                for p in asked.p:
                     seconds, memory, result = alone(ours, kind, count, p, cost)
                     others = ["-"] * 5
                     if count <= MOST_FOR_POT:
@@ -177,4 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

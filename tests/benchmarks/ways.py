@@ -11,8 +11,6 @@ sum, and counted. 'Chosen' is the way that the cost model takes. Ten minutes in 
 
 from __future__ import annotations
 
-import argparse
-
 from mpi4py import MPI
 
 import numpy as np
@@ -25,7 +23,7 @@ from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.surface import circle_surface, sphere_surface
 from meanfield_pde.support.threads import set_threads
 from tests.benchmarks.attention import TOLERANCE
-from tests.benchmarks.tables import Table, cpu_seconds, is_quick
+from tests.benchmarks.tables import Table, cpu_seconds, options, present
 
 SAMPLED = 8192  # targets whose sums are timed
 # Logarithms of the density far from the clusters.
@@ -63,22 +61,22 @@ def by_harmonics(sums: AttentionSum) -> float:
     return seconds + cpu_seconds(lambda: sums.moments(all_groups()), 2)
 
 
+SIZES = (5120, 20_480, 81_920, 327_680)
+OPTIONS = options("ways", __doc__)
+OPTIONS.add_argument("--surface", choices=["circle", "sphere"], nargs="+")
+OPTIONS.add_argument("--cells", type=int, nargs="+")
+OPTIONS.add_argument("--beta", type=float, nargs="+", default=[1.0, 10.0, 100.0, 1e3, 1e4])
+
+
 def main() -> None:
     """Print the table."""
-    quick = is_quick(__doc__)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="5,120 cells")
-    parser.add_argument("--surface", choices=["circle", "sphere"], nargs="+")
-    sizes = [5120] if quick else [5120, 20_480, 81_920, 327_680]
-    parser.add_argument("--cells", type=int, nargs="+", default=sizes)
-    parser.add_argument("--beta", type=float, nargs="+", default=[1.0, 10.0, 100.0, 1e3, 1e4])
-    asked, _ = parser.parse_known_args()
+    asked = OPTIONS.parse_args()
     set_threads(MPI.COMM_SELF, 1)
     settings = SumSettings()
     columns = ["surface", "cells", "beta", "density", "direct", "harmonics", "clusters", "proxies"]
     table = Table("Ways of summing, one thread, seconds", [*columns, "chosen"])
     for kind in asked.surface or ("circle", "sphere"):
-        for cells in asked.cells:
+        for cells in asked.cells or (SIZES[:1] if asked.quick else SIZES):
             surface = (circle_surface if kind == "circle" else sphere_surface)(cells)
             corners = surface.points[surface.cells]
             points = geometry.normalised(geometry.cell_mean(corners))
@@ -115,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    present(main, OPTIONS)

@@ -134,7 +134,7 @@ def test_distances_with_their_intervals_and_rates(
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_curves_are_told_apart_in_grey(count: int) -> None:
+def test_curves_differ_in_grey(count: int) -> None:
     """Ever lighter, neighbours by a tenth of the way from black to white or by their lines."""
     looks = distinct(count)
     grey = [float(np.dot(to_rgb(look["color"]), (0.299, 0.587, 0.114))) for look in looks]
