@@ -64,15 +64,20 @@ def unused_arrays(arrays: Mapping[str, Any], known: Collection[str]) -> str:
 def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray | float]) -> None:
     """Write arrays to a file, whole and under the name given; its folder is made if need be.
 
-    InputError unless the name ends in .npz, in letters of either case.
+    InputError unless the name ends in .npz, in letters of either case, and for arrays of objects.
     """
     path = Path(path)
     if path.suffix.lower() != ".npz":
         raise InputError(f"{path}: a file of arrays must end in .npz, got '{path.suffix}'")
 
+    given = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, array in given.items():
+        if array.dtype.hasobject:  # numpy refuses to pickle these if asked to, but not before 2.2
+            raise InputError(f"{path}: '{name}' is an array of Python objects, not of numbers")
+
     def write(part: Path) -> None:
         with part.open("wb") as file:  # numpy adds a suffix of its own to other names
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **given)
 
     make_folder(path.parent)
     replace_file(path, write)

@@ -43,6 +43,7 @@ from meanfield_pde import (
 from meanfield_pde.amr.settings import IndicatorSettings, PatchSettings
 from meanfield_pde.initial.expression import Expression
 from meanfield_pde.solver.step_control import StepSettings
+from meanfield_pde.support.npz import write_arrays
 from tests.conftest import Write
 from tests.problems import CIRCLE
 
@@ -451,3 +452,12 @@ def test_many_steps_of_tokens_are_said_before_they_are_taken(monkeypatch):
     simulate_tokens(IDENTITY, ATTENTION, 0.1, step=1e-9)
     simulate_tokens(IDENTITY, ATTENTION, 0.1, step=1e-3)
     assert said == ["about 1e+08 steps, of 1.0e-09 each"]
+
+
+def test_files_of_arrays_hold_those_given_and_no_objects(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "two.npz", {"a": np.arange(3), "b": 1.5})
+    with np.load(tmp_path / "two.npz", allow_pickle=False) as found:
+        assert sorted(found.files) == ["a", "b"]
+    with pytest.raises(InputError, match="'c' is an array of Python objects, not of numbers"):
+        write_arrays(tmp_path / "objects.npz", {"c": np.array([None, 1])})
+    assert not (tmp_path / "objects.npz").exists()
