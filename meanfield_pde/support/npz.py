@@ -70,7 +70,7 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray | float]) -> 
     if path.suffix.lower() != ".npz":
         raise InputError(f"{path}: a file of arrays must end in .npz, got '{path.suffix}'")
 
-    given = {name: np.asarray(array) for name, array in arrays.items()}
+    given: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in given.items():
         if array.dtype.hasobject:  # numpy refuses to pickle these if asked to, but not before 2.2
             raise InputError(f"{path}: '{name}' is an array of Python objects, not of numbers")
