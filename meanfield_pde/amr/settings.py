@@ -60,7 +60,7 @@ class IndicatorSettings:
     cluster_mass: float = 1e-3
     profile: float = 0.25
     narrowest: float = 0.5
-    kernels: Mapping[int, float] = field(default_factory=lambda: _by_dimension(0.5, 0.6))
+    kernels: Mapping[int, float] = field(default_factory=lambda: _by_dimension(0.5, 0.45))
     velocity_lengths: Mapping[int, float] = field(default_factory=lambda: _by_dimension(1.0, 0.7))
 
     def __post_init__(self) -> None:

@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, nargs="+", default=[0] if quick else [0, 1, 2, 3, 4])
     parser.add_argument("--cells", type=int, nargs="+")
     parser.add_argument("--mesh", choices=["uniform", "graded", "bisected"], default="uniform")
-    parser.add_argument("--scheme", choices=SCHEMES, default="muscl")
+    parser.add_argument("--scheme", choices=SCHEMES, default="quadratic")
     parser.add_argument("--shorter", type=float, default=1.0, help="factor of steps")
     asked = parser.parse_known_args()[0]
     for surface in asked.surface:
