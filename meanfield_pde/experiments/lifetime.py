@@ -270,16 +270,13 @@ def switching_progress(attention: AttentionLike) -> Progress:
     if not limit.exists:
         raise InputError(f"there is no metastable state to time: {limit.reason}")
     progress = Progress(limit)
-    if attention.zero_temperature or math.isinf(limit.lifetime_per_beta) or not progress.switches:
-        raise InputError(
-            "there is no metastable state that ends: "
-            + (
-                "at zero temperature it is stable; give a finite beta"
-                if attention.zero_temperature
-                else "A = V B^T and V have the same dominant eigenspace, or the clusters attend "
-                "to themselves (B^T e along e)"
-            )
-        )
+    reason = progress.no_switch
+    if attention.zero_temperature:
+        reason = "at zero temperature it is stable; give a finite beta"
+    elif reason is None and math.isinf(limit.lifetime_per_beta):
+        reason = "the clusters attend to themselves (B^T e along e)"
+    if reason is not None:
+        raise InputError(f"there is no metastable state that ends: {reason}")
     return progress
 
 

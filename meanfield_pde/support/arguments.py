@@ -37,7 +37,6 @@ from meanfield_pde.support.checks import (
     to_path,
 )
 
-
 # How to come by one, where a number is often given in its place.
 _EXAMPLES = {"dolfinx.Mesh": ", such as circle_mesh(800) or sphere_mesh(5120)"}
 

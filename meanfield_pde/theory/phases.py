@@ -143,7 +143,7 @@ def find_phases(times: np.ndarray, moments: np.ndarray, limit: ProjectionLimit) 
     if progress.switches:
         leaves, half = progress.leaves(times, fraction), for_good(times, fraction, HALF)
         stages = progress.stages(times, fraction, end)
-    metastable = _metastable(limit, end, leaves, float(times[-1]))
+    metastable = _metastable(progress, end, leaves, float(times[-1]))
     switching = _switching(progress, metastable, leaves, terminal)
     return Phases(concentration, metastable, switching, terminal, leaves, half, tuple(stages))
 
@@ -158,10 +158,13 @@ def phases_of_history(history: Mapping[str, np.ndarray], limit: ProjectionLimit)
     return find_phases(history["time"], moments / history["mass"][:, None, None], limit)
 
 
-def _metastable(limit: ProjectionLimit, begin: float, leaves: float | None, last: float) -> Phase:
+def _metastable(progress: Progress, begin: float, leaves: float | None, last: float) -> Phase:
+    limit = progress.projection
     shortest = 1 / limit.contraction_rate
     if leaves is None and math.isinf(limit.lifetime):
         reason = "the concentrated state is stable, nothing is predicted to end it"
+    elif not limit.terminal.exists and progress.no_switch:  # its end would not be seen
+        reason = progress.no_switch
     elif (last if leaves is None else leaves) - begin < shortest:
         reason = f"less than 1/c = {shortest:.3g} between concentration and "
         reason += "the end of the run" if leaves is None else f"the switch at t = {leaves:.4g}"
@@ -173,8 +176,8 @@ def _metastable(limit: ProjectionLimit, begin: float, leaves: float | None, last
 def _switching(
     progress: Progress, metastable: Phase, leaves: float | None, terminal: Phase
 ) -> Phase:
-    if not progress.switches:
-        reason = "there is nowhere to go, A and V have the same dominant eigenspace"
+    if progress.no_switch is not None:
+        reason = progress.no_switch
     elif not metastable.reached:
         reason = "no metastable phase before it"
     elif leaves is None:
@@ -185,8 +188,8 @@ def _switching(
 
 
 def _terminal(times: np.ndarray, fraction: np.ndarray, progress: Progress, after: float) -> Phase:
-    if not progress.switches:
-        return Phase("terminal", reason="it is not distinguished from the concentrated state")
+    if progress.no_switch is not None:
+        return Phase("terminal", reason=progress.no_switch)
     below = np.flatnonzero((fraction < ARRIVES) | (times < after))
     start = int(below[-1]) if len(below) else 0
     if start == len(times) - 1:

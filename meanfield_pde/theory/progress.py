@@ -80,6 +80,16 @@ class Progress:
         return self.angle > SAME
 
     @property
+    def no_switch(self) -> str | None:
+        """Why there is none to be seen, or None."""
+        if self._last is None:
+            terminal = self.projection.terminal
+            return f"V has no dominant eigenspace to leave for: {terminal.reason}"
+        if not self.switches:
+            return "there is nowhere to go, A and V have the same dominant eigenspace"
+        return None
+
+    @property
     def concentrated(self) -> float:
         """The angle psi from which on the density counts as concentrated."""
         return self.angle / 2 if self.switches else SETTLED

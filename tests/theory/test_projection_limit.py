@@ -269,6 +269,8 @@ def test_lifetime_without_end_and_extreme_beta() -> None:
     assert negative.lifetime == pytest.approx(positive.lifetime)
     # Clusters that attend to their antipodes follow -V, which is the V of the other head.
     np.testing.assert_allclose(negative.terminal.basis, positive.terminal.basis, atol=1e-12)
+    assert "terminal eigenspace, of -V" in negative.report()
+    assert "terminal eigenspace, of V " in positive.report()
 
 
 def test_invariance_under_a_shift_of_the_drift() -> None:
