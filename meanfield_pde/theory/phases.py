@@ -1,4 +1,4 @@
-"""The phases of a history: concentration, metastable, switching, terminal, and stops on the way.
+"""The phases of a history: concentration, metastable, switching, terminal, and its plateaus.
 
 E is the dominant eigenspace of A = V B^T, where tokens gather first, and F that of V (or of -V, see
 `ProjectionLimit.terminal`), where clusters end; theta is the angle between them. With the second
@@ -8,7 +8,7 @@ axis, for two clusters), let
     psi = asin sqrt(1 - tr(P_E M)),           the root mean square angle of tokens to E,
     f = angle(U, E) / (angle(U, E) + angle(U, F)),      the progress from E to F.
 
-On their way clusters can stop at V E, V^2 E, ... (see `stages`). Let 0 = p_0 < p_1 < ... < 1 be the
+On their way clusters rest at V E, V^2 E, ... (see `stages`). Let 0 = p_0 < p_1 < ... < 1 be the
 progress there, those left out that are nearer than 1/5 to one before or to F. The axis has left the
 place p_k when f comes to (p_k + p_(k+1)) / 2, from below, for good. So
 
@@ -18,7 +18,7 @@ place p_k when f comes to (p_k + p_(k+1)) / 2, from below, for good. So
     switching       from the end of the metastable phase until the terminal one
     terminal        from the time after which f stays above 9/10
 
-and a stage is the time between the last two leavings, if for 1/c of it f keeps within 1/10. These
+and a plateau is the time between the last two leavings, if for 1/c of it f keeps within 1/10. These
 are integrals of the density against smooth functions, compared with angles that depend on neither
 the mesh nor beta, so that the times converge with the mesh. A phase is not reached unless all this
 holds: not at beta = 0, where A does not act; no switching where E and F are the same; and the
@@ -78,7 +78,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """All four phases, and the stages of the way from E to F.
+    """All four phases, and the plateaus of the way from E to F.
 
     Attributes:
         concentration, metastable, switching, terminal: the phases.

@@ -224,7 +224,7 @@ def test_a_stop_on_the_way_is_found_and_drawn() -> None:
     assert stop.end == last.begin == pytest.approx(50 - math.log(1 / part - 1) / 2, abs=0.01)
     assert last.end is None
     assert stop.expected_end == pytest.approx(0.233174 * 400, rel=1e-4)
-    assert stop.name == "axis at 0.7 of the way (20.1 degrees)"
+    assert stop.name == "plateau at 0.7 of the way (20.1 degrees)"
     described = found.describe()["stages"]
     assert [one["expected"] for one in described] == pytest.approx([0, leaving, 1])
     axes = Figure().subplots()
