@@ -28,6 +28,8 @@ triangles: errors of log masses grow there until they are limited.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from meanfield_pde.mesh import geometry
@@ -54,19 +56,13 @@ _DEPENDENT = 1e-6
 class Reconstruction:
     """Densities at points of cells of a mesh that is known as a whole."""
 
-    def __init__(
-        self,
-        neighbours: np.ndarray,
-        corners: np.ndarray,
-        rows: np.ndarray,
-        points: np.ndarray,
-        matrices: Matrices | None = None,
-    ) -> None:
-        """Arguments as of `fits`, and what it returns if that is known."""
-        stencil, *given = matrices or fits(neighbours, corners, rows, points)
+    def __init__(self, rows: np.ndarray, matrices: Matrices) -> None:
+        """Take the numbers of these cells, and what `fits` returned for them."""
+        stencil, *given = matrices
         # Rows have numbers of their own, before those of all cells.
         self._rows, self._arrays = rows, (len(rows) + stencil, *given)
-        self._facets, self._points = facet_numbers(corners.shape[1]), points.shape[1]
+        self._facets = facet_numbers(math.isqrt(stencil.shape[1]))
+        self._points = given[-1].shape[1] - 2
 
     def factors(
         self, log_density: np.ndarray, steep: tuple[float, float] = _STEEP_SHARES
