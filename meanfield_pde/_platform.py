@@ -58,7 +58,7 @@ class _WithoutArguments(SourceFileLoader):
 
 
 class _FinderOfDolfinx(MetaPathFinder):
-    """Finds DOLFINx, whoever imports it first."""
+    """Finds DOLFINx, whoever imports it first; ImportError that says how to get it."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -66,7 +66,9 @@ class _FinderOfDolfinx(MetaPathFinder):
         if name != "dolfinx":
             return None
         spec = PathFinder.find_spec(name, path)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+        if spec is None:
+            raise ImportError(INSTALL_HINT)
+        if isinstance(spec.loader, SourceFileLoader):
             spec.loader = _WithoutArguments(spec.loader.name, spec.loader.path)
         return spec
 
@@ -91,7 +93,7 @@ def load(petsc_options: Sequence[str] = ()) -> None:
     """
     if importlib.util.find_spec("dolfinx_solver") is not None:
         importlib.import_module("dolfinx_solver")
-    elif importlib.util.find_spec("dolfinx") is None:
+    elif importlib.util.find_spec("petsc4py") is None:
         raise ImportError(INSTALL_HINT)
     options_read = importlib.import_module("meanfield_pde._startup").options_read
     importlib.import_module("h5py")

@@ -77,6 +77,12 @@ def test_tails_are_of_third_order_on_the_circle(kind: str) -> None:
     assert math.log2(errors[0] / errors[1]) == pytest.approx(3, abs=0.3)
 
 
+def test_errors_do_not_grow_on_bisected_triangles() -> None:
+    """Slopes by the three neighbours, where the quadratic fit is too steep: 2.3e-2 and 4.3e-3."""
+    for cells, bound in ((320, 1.3e-2), (1280, 3e-3)):
+        assert errors_of("sphere", 0, cells, "quadratic", (9.0,), "bisected")[0][0] < bound
+
+
 def test_sums_of_steps_are_counted_without_those_of_diagnostics() -> None:
     whole = SharedSum.__call__
     problem = Problem("circle", 40, 10.0, 0.5)

@@ -101,13 +101,16 @@ class Forest:
     def refined(self, marked: np.ndarray) -> Forest:
         """Cut the marked leaves, and what has to be cut with them so that the leaves are a mesh."""
         marked = marked & (self.levels < DEEPEST)
-        forest = self
-        while marked.any():
-            if self.dimension == 2:
-                marked = forest._balanced(marked)
-            forest = forest._bisected(marked)
-            marked = forest._hanging() if self.dimension == 3 else np.zeros(1, dtype=bool)
-        return forest
+        if not marked.any():
+            return self
+        if self.dimension == 2:
+            return self._bisected(self._balanced(marked))
+        cut = self._cut_edges(marked)
+        once = self._bisected(cut[:, 2])
+        # The edge of (c, a, m) that is cut next lies opposite b, that of (b, c, m) opposite a.
+        pieces = np.stack([cut[:, 1], cut[:, 0]], axis=1)
+        there = np.stack([np.ones(self.count, dtype=bool), cut[:, 2]], axis=1)
+        return once._bisected(pieces[there])
 
     def coarsened(self, marked: np.ndarray) -> Forest:
         """Coarsen by one level: parents take the place of siblings that are all marked.
@@ -168,20 +171,19 @@ class Forest:
                 return marked
             marked = marked | behind
 
-    def _hanging(self) -> np.ndarray:
-        """The leaves that have a vertex inside one of their edges."""
-        facets = self.surface.facets
-        _, number, times = np.unique(facets, return_inverse=True, return_counts=True)
-        alone = np.flatnonzero(times[number] == 1)
-        leaf, opposite = alone // 3, alone % 3
-        ends = [self.corners[leaf, (opposite + k) % 3] for k in (1, 2)]
-        points = np.concatenate([*ends, normalised(ends[0] + ends[1])])
-        _, vertex = distinct(points)
-        # The midpoint of an edge hangs if it is the end of another.
-        hangs = np.isin(vertex[2 * len(alone) :], vertex[: 2 * len(alone)])
-        found = np.zeros(self.count, dtype=bool)
-        found[leaf[hangs]] = True
-        return found
+    def _cut_edges(self, marked: np.ndarray) -> np.ndarray:
+        """Edges, by the vertex opposite, at whose midpoints there has to be a vertex.
+
+        An edge is cut from both sides, and a triangle at its first edge before the others.
+        """
+        cut = np.zeros((self.count, 3), dtype=bool)
+        cut[marked, 2] = True
+        while True:
+            across = cut | cut.ravel()[self.surface.across]
+            across[:, 2] |= across[:, 0] | across[:, 1]
+            if np.array_equal(across, cut):
+                return cut
+            cut = across
 
     def _removable(self, marked: np.ndarray) -> np.ndarray:
         """The first of each pair of siblings that can be coarsened."""

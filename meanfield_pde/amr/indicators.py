@@ -240,25 +240,31 @@ class Profile(Indicator):
 
     def broken(self) -> bool:
         """Whether a cell of a cluster has o + s - 1 above its bound."""
-        return bool(self._open().any())
+        return bool(self._open(1.0, 1.0).any())
 
     def refine(self) -> np.ndarray:
-        """The cells of clusters that come near the bound."""
-        return self._open(self.state.settings.profile_refine)
+        """The cells that come near the bound, in clusters or soon to be."""
+        settings = self.state.settings
+        return self._open(settings.profile_refine, settings.profile_mass)
 
     def coarsen(self) -> np.ndarray:
         """The cells whose parents would stay far from it."""
-        return ~self._open(self.state.settings.profile_coarsen, self.state.parent)
+        settings = self.state.settings
+        wider = self.state.parent
+        return ~self._open(settings.profile_coarsen, settings.profile_mass / wider, wider)
 
-    def _open(self, part: float = 1.0, wider: float = 1.0) -> np.ndarray:
-        """Cells of clusters with o + s - 1, `wider` times as wide, above a part of the bound."""
+    def _open(self, part: float, mass: float, wider: float = 1.0) -> np.ndarray:
+        """Cells `wider` times as wide with o + s - 1 above a part of the bound.
+
+        Those with more than a part of the mass of a cell of a cluster.
+        """
         state = self.state
         use = state.settings.indicators
         if not inverse_kernel_width_squared(state.layer):
             return np.zeros(state.leaves.forest.count, dtype=bool)
         shape = state.missed * wider**2 + state.excess(wider)
         wide = state.leaves.width * wider > use.narrowest * state.settings.tolerance
-        cluster = state.masses > use.cluster_mass / wider
+        cluster = state.masses > mass * use.cluster_mass
         return np.asarray(cluster & wide & (shape > part * use.profile))
 
 

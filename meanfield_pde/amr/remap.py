@@ -15,7 +15,7 @@ import numpy as np
 
 from meanfield_pde.amr.forest import Forest
 from meanfield_pde.mesh.geometry import quadrature
-from meanfield_pde.mesh.quadratic_fit import Reconstruction
+from meanfield_pde.mesh.quadratic_fit import Reconstruction, fits
 
 # Exponent of a mass of exactly zero: an integer that is exact, below any that occurs.
 ZERO_EXPONENT = -(2.0**52)
@@ -47,7 +47,8 @@ class Remap:
             return
         parent = self.origin[pieces]
         points, weights = quadrature(new.corners[pieces])
-        rho = Reconstruction(old.neighbours, old.corners, parent, points).factors(log_density)
+        found = fits(old.neighbours, old.corners, parent, points)
+        rho = Reconstruction(parent, found).factors(log_density)
         weight = (weights * rho).sum(axis=1)
         total = np.bincount(parent, weight, old.count)
         self._share[pieces] = weight / total[parent]

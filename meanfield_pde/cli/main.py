@@ -13,6 +13,7 @@ import contextlib
 import io
 import logging
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -243,6 +244,12 @@ def _split_petsc(given: list[str]) -> tuple[list[str], list[str]]:
     """Our arguments, and those from the first one of the form -name on, which are PETSc's."""
     ours: list[str] = []
     for i, argument in enumerate(given):
+        if argument in ("-n", "-np"):
+            ranks, *rest = given[i + 1 :] or ["N"]
+            command = shlex.join(["meanfield-pde", *ours, *rest])
+            raise InputError(
+                f"{argument} is an option of mpiexec: write `mpiexec -n {ranks} {command}`"
+            )
         if argument == "-help":  # PETSc has such an option, but hardly anyone means its pages
             ours.append("--help")
         elif ours and ours[-1] == "--grade-to":  # a vector may begin with a minus sign

@@ -6,9 +6,10 @@ A = V B^T, on its way to F, that of V: the time at which
     f = angle(U, E) / (angle(U, E) + angle(U, F)),   U the eigenspace of ∫ x x^T dmu of dimension
                                                      dim E with the largest eigenvalues,
 
-comes to half of its value at the first stop, from below, for good (see `phases`, and `stages` for
-where it stops). As an integral of the density against a smooth function it does not depend on the
-mesh but by the error of the density, and it has a meaning for tokens, too. Two laws are predicted:
+comes to half of its value at the first plateau, from below, for good (see `phases`, and `stages`
+for where it rests). As an integral of the density against a smooth function it does not depend on
+the mesh but by the error of the density, and it has a meaning for tokens, too. Two laws are
+predicted:
 
     density     slope (|B^T e| - |<B^T e, e>|) / r in beta: the tail of the density at the place
                 that clusters attend to has to die out, and it decays like exp(-r t), r = c' on the
@@ -77,7 +78,7 @@ class Lifetime:
         seed: of the sample of tokens; None for the density.
         lifetime: when the axis left E; None if it had not at `until`.
         half: when the axis had gone half of the way to F; None if it had not.
-        stages: those of the way, as in summary.json, as JSON.
+        stages: the plateaus of the way, as in summary.json, as JSON.
         until: how far the measurement went.
         angle: of the principal axis to the dominant eigenspace of V, at `until`, in radians.
         min_cell_width: of cells, or patches beside them, at the times of the moments; None for
@@ -270,16 +271,13 @@ def switching_progress(attention: AttentionLike) -> Progress:
     if not limit.exists:
         raise InputError(f"there is no metastable state to time: {limit.reason}")
     progress = Progress(limit)
-    if attention.zero_temperature or math.isinf(limit.lifetime_per_beta) or not progress.switches:
-        raise InputError(
-            "there is no metastable state that ends: "
-            + (
-                "at zero temperature it is stable; give a finite beta"
-                if attention.zero_temperature
-                else "A = V B^T and V have the same dominant eigenspace, or the clusters attend "
-                "to themselves (B^T e along e)"
-            )
-        )
+    reason = progress.no_switch
+    if attention.zero_temperature:
+        reason = "at zero temperature it is stable; give a finite beta"
+    elif reason is None and math.isinf(limit.lifetime_per_beta):
+        reason = "the clusters attend to themselves (B^T e along e)"
+    if reason is not None:
+        raise InputError(f"there is no metastable state that ends: {reason}")
     return progress
 
 
@@ -328,7 +326,8 @@ def _followed(
 def _settled(times: np.ndarray, fraction: np.ndarray, progress: Progress) -> bool:
     """Whether the axis has come to F, or has had the time for it.
 
-    That is as long again as the metastable state lived, and until the last stop ends by prediction.
+    That is as long again as the metastable state lived, and until the last plateau is predicted to
+    end.
     """
     left = progress.leaves(times, fraction) if len(times) else None
     if left is None:

@@ -225,7 +225,7 @@ def summarise_lifetimes(case: Case, rows: Sequence[Row]) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "noise": case.noise.strength,
         "definition": "the principal axis leaves the eigenspace of A, when it has gone half of the "
-        "way to its first stop towards that of V",
+        "way to its first plateau towards that of V",
         "density": {
             "lifetimes": [[row["beta"], row["lifetime"]] for row in density],
             "intervals": [

@@ -115,7 +115,7 @@ def _draw_phases(axes: Axes, phases: Phases, last: float) -> None:
             color="0.3",
         )
     for stage in phases.stages:
-        if 0 < stage.expected < 1:  # a stop on the way, below the phase that it is part of
+        if 0 < stage.expected < 1:  # a plateau on the way, below the phase that it is part of
             end = last if stage.end is None else stage.end
             bar = axes.axvspan(
                 stage.begin, end, 1.0, 1.015, color="k", lw=0, clip_on=False, zorder=3

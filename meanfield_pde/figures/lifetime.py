@@ -81,14 +81,14 @@ def _cells_of(rows: Sequence[Row]) -> list[str]:
 
 
 def _draw_stages(axes: Axes, rows: Sequence[Row]) -> None:
-    """The ends of the stages after the first, each place with its marker."""
+    """The ends of the plateaus after the first, each place with its marker."""
     ends: dict[float, list[tuple[float, float]]] = {}
     for row in rows:
         for stage in json.loads(row.get("stages") or "[]"):
             if stage["expected"] > 0 and stage["end"] is not None:
                 ends.setdefault(stage["expected"], []).append((row["beta"], stage["end"]))
     for marker, (expected, points) in zip(_MARKERS[1:], sorted(ends.items()), strict=False):
-        label = f"end of the stop expected at {expected:.2f} of the way"
+        label = f"end of the plateau expected at {expected:.2f} of the way"
         axes.plot(*zip(*points, strict=True), marker, color=_COLOURS[1], mfc="none", label=label)
 
 

@@ -23,22 +23,21 @@ class CellFits:
     def __init__(self, volumes: FiniteVolumes) -> None:
         """Collective."""
         d, own = volumes.dimension, slice(0, volumes.owned)
-        self._corners = volumes.gather(volumes.cell_points[own])
-        self._neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
+        corners = volumes.gather(volumes.cell_points[own])
+        neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
         self._rows = volumes.input_cells[own]
-        self.points, self.shares = geometry.three_points(self._corners)
+        self.points, self.shares = geometry.three_points(corners)
         facets = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
         facets = facets.reshape(volumes.owned, d * (d - 1), d)
         self._within = d * (d - 1)  # the first of the three
         wanted = np.concatenate([facets, self.points[self._rows]], axis=1)
-        self._fits = fits(self._neighbours, self._corners, self._rows, wanted)
+        self._fits = fits(neighbours, corners, self._rows, wanted)
 
     def at_points(self) -> Reconstruction:
         """Densities at the three points of own cells."""
         stencil, fit, bend, points = self._fits
-        mine = stencil, fit, bend, np.ascontiguousarray(points[:, self._within :])
-        points = self.points[self._rows]
-        return Reconstruction(self._neighbours, self._corners, self._rows, points, mine)
+        within = np.ascontiguousarray(points[:, self._within :])
+        return Reconstruction(self._rows, (stencil, fit, bend, within))
 
     def at_facets(self, halo: Halo) -> Matrices:
         """What `quadratic_factors` takes for the facets of the inner cells of a halo. Collective.

@@ -17,7 +17,7 @@ import numpy as np
 
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.location import cells_at
-from meanfield_pde.mesh.quadratic_fit import Reconstruction
+from meanfield_pde.mesh.quadratic_fit import Reconstruction, fits
 from meanfield_pde.mesh.surface import Surface
 
 # Points whose fits are held at once: 1.4 kB each on the sphere, 90 MB.
@@ -56,7 +56,7 @@ class PointDensity:
             cell = self.cell[part]
             nodes, weights = geometry.quadrature(self._corners[cell])
             places = np.concatenate([nodes, self._points[part, None]], axis=1)
-            fit = Reconstruction(self._neighbours, self._corners, cell, places)
+            fit = Reconstruction(cell, fits(self._neighbours, self._corners, cell, places))
             factors = fit.factors(log_density, _STEEP)
             mean = (weights * factors[:, :-1]).sum(axis=1) / weights.sum(axis=1)
             found[part] = log_density[cell] + np.log(factors[:, -1] / mean)

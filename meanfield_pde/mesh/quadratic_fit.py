@@ -20,17 +20,21 @@ with matrices A and B of the mesh. The density at a point of the cell or its fac
 
     rho = rho_c exp(p - k),     k = (tr(H S_c) + <g, S_c g>) / 2,
 
-and its mean over the cell rho_c, to the same order. Where p is steep, the slopes g of
-`reconstruction` take its place: exponents are t (p - k) + (1 - t) g, and at most `STEEPEST`.
+and its mean over the cell rho_c, to the same order. Where p is steep, the linear fit <g, xi> over
+the same cells takes its place, limited as in `reconstruction`: exponents are t (p - k) + (1 - t)
+<g, xi>, and at most `STEEPEST`. Slopes from the three neighbours alone are not stable on bisected
+triangles: errors of log masses grow there until they are limited.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from meanfield_pde.mesh import geometry
-from meanfield_pde.mesh.gradients import STEEPEST, gradient_weights
-from meanfield_pde.mesh.reconstruction import exponentials, facet_numbers, limited_slopes
+from meanfield_pde.mesh.gradients import STEEPEST
+from meanfield_pde.mesh.reconstruction import exponentials, facet_numbers, limit
 from meanfield_pde.support.kernels import kernel, part
 
 # What `fits` returns.
@@ -50,26 +54,15 @@ _DEPENDENT = 1e-6
 
 
 class Reconstruction:
-    """Densities at points of cells of a mesh that is known as a whole, by fits and by slopes."""
+    """Densities at points of cells of a mesh that is known as a whole."""
 
-    def __init__(
-        self,
-        neighbours: np.ndarray,
-        corners: np.ndarray,
-        rows: np.ndarray,
-        points: np.ndarray,
-        matrices: Matrices | None = None,
-    ) -> None:
-        """Arguments as of `fits`, and what it returns if that is known."""
-        centre = geometry.normalised(geometry.cell_mean(corners))
-        frame, weights = gradient_weights(centre[rows], centre[neighbours[rows]])
-        ways = geometry.tangent_vector(centre[rows, None], points)
-        slopes = np.einsum("ckd,ctd->ckt", ways, frame) @ weights
-        stencil, *given = matrices or fits(neighbours, corners, rows, points)
+    def __init__(self, rows: np.ndarray, matrices: Matrices) -> None:
+        """Take the numbers of these cells, and what `fits` returned for them."""
+        stencil, *given = matrices
         # Rows have numbers of their own, before those of all cells.
-        beside = len(rows) + neighbours[rows], np.ascontiguousarray(slopes), len(rows) + stencil
-        self._rows, self._arrays = rows, (*beside, *given)
-        self._facets = facet_numbers(corners.shape[1])
+        self._rows, self._arrays = rows, (len(rows) + stencil, *given)
+        self._facets = facet_numbers(math.isqrt(stencil.shape[1]))
+        self._points = given[-1].shape[1] - 2
 
     def factors(
         self, log_density: np.ndarray, steep: tuple[float, float] = _STEEP_SHARES
@@ -80,7 +73,7 @@ class Reconstruction:
             log_density: of all cells.
             steep: |p - k| up to which p is taken alone, and from which slopes are.
         """
-        factors = np.empty(self._arrays[1].shape[:2])
+        factors = np.empty((len(self._rows), self._points))
         given = np.concatenate([log_density[self._rows], log_density])
         quadratic_factors(steep, self._facets, given, *self._arrays, factors)
         return factors
@@ -98,9 +91,9 @@ def fits(
         points: where densities are wanted in each of these, rows x any x d.
 
     Returns:
-        The cells j of each fit, rows x K; A, rows x K x coefficients; B, rows x products x
-        coefficients; xi of the points, followed by S_c, rows x (points + 2) x 2. A is not a number
-        where there is no fit.
+        The cells j of each fit, rows x K; A, rows x K x coefficients, followed by those of the
+        linear fit; B, rows x products x coefficients; xi of the points, followed by S_c, rows x
+        (points + 2) x 2. A is not a number where there is no quadratic fit.
     """
     d = corners.shape[1]
     stencil = stencils(neighbours, rows)
@@ -147,13 +140,41 @@ def _moment(frame, moments, i, j, h):
     return total / (h * h)
 
 
+@part
+def _linear(squares, rows, fit):
+    """Write the matrix of the linear fit: on the sphere with weights w_j = |xi_j|^-1.
+
+    With |xi_j|^-2, as in the quadratic fit, hardly more than the neighbours would count. On the
+    circle they alone do: slopes by both are stable there, and clusters stay narrower.
+    """
+    aa, ab, bb = 0.0, 0.0, 0.0
+    if fit.shape[1] == 1:
+        for k in range(2):
+            aa += rows[k, 0] * rows[k, 0]
+        for k in range(2):
+            fit[k, 0] = rows[k, 0] / aa
+        return
+    for k in range(squares.size):
+        weight = np.sqrt(squares[k])
+        aa += weight * rows[k, 0] * rows[k, 0]
+        ab += weight * rows[k, 0] * rows[k, 1]
+        bb += weight * rows[k, 1] * rows[k, 1]
+    rest = bb - ab * ab / aa
+    on_a_line = rest <= _DEPENDENT * bb  # along which the first axis lies
+    for k in range(squares.size):
+        weight = np.sqrt(squares[k])
+        if not on_a_line:
+            fit[k, 1] = weight * (rows[k, 1] - ab / aa * rows[k, 0]) / rest
+        fit[k, 0] = weight * rows[k, 0] / aa - ab / aa * fit[k, 1]
+
+
 @kernel
 def _fits(numbers, stencil, centres, moments, widths, targets):
     cells, size = stencil.shape
     d = centres.shape[1]
     count = 5 if d == 3 else 2
     products = 9 if d == 3 else 2
-    fit = np.zeros((cells, size, count))
+    fit = np.zeros((cells, size, count + d - 1))
     bend = np.zeros((cells, products, count))
     squares = np.empty(size)
     points = np.empty((cells, targets.shape[1] + 2, 2))
@@ -236,8 +257,9 @@ def _fits(numbers, stencil, centres, moments, widths, targets):
                 else:
                     unfit = unfit or not total > _DEPENDENT * whole
                     lower[i, i] = np.sqrt(max(total, 1e-300))
+        _linear(squares, rows, fit[c, :, count:])
         if unfit:
-            fit[c] = np.nan
+            fit[c, :, :count] = np.nan
             continue
         for k in range(size):
             for i in range(count):
@@ -257,16 +279,22 @@ def _fits(numbers, stencil, centres, moments, widths, targets):
 
 
 @kernel
-def quadratic_factors(
-    bounds, facets, log_density, neighbours, weights, stencil, fit, bend, points, factors
-):
-    """exp(t (p - k) + (1 - t) g) at points of cells.
+def quadratic_factors(bounds, facets, log_density, stencil, fit, bend, points, factors):
+    """exp(t (p - k) + (1 - t) <g, xi>) at points of cells.
 
-    Bounds as `STEEP_FLUXES`, arguments as of `reconstruction.face_factors`, for g, and what `fits`
-    returned.
+    Args:
+        bounds: as `STEEP_FLUXES`.
+        facets: the numbers of a cell's facets.
+        log_density: of all cells.
+        stencil: the first of what `fits` returned,
+        fit: the second,
+        bend: the third,
+        points: and the last.
+        factors: the result, cells x points.
     """
     d = len(facets)
     size, count = d * d, factors.shape[1]
+    linear = fit.shape[2] - (d - 1)
     slopes = np.empty((1, count))
     for c in range(factors.shape[0]):
         here = log_density[c]
@@ -308,7 +336,17 @@ def quadratic_factors(
             factors[c, i] = min(rise, STEEPEST)
         if not steep <= bounds[0]:
             t = (bounds[1] - steep) / (bounds[1] - bounds[0]) if steep < bounds[1] else 0.0
-            limited_slopes(facets, log_density, neighbours, weights, c, slopes, 0)
+            resolved = here > -np.inf  # as in `limited_slopes`
+            g0, g1 = 0.0, 0.0
+            for k in range(size):
+                there = log_density[stencil[c, k]]
+                resolved = resolved and there > -np.inf
+                g0 += fit[c, k, linear] * (there - here)
+                if d == 3:
+                    g1 += fit[c, k, linear + 1] * (there - here)
+            for i in range(count):
+                slopes[0, i] = g0 * points[c, i, 0] + g1 * points[c, i, 1]
+            limit(facets, resolved, slopes, 0)
             for i in range(count):
                 slope = slopes[0, i]
                 factors[c, i] = slope + (t * (factors[c, i] - slope) if t > 0 else 0.0)

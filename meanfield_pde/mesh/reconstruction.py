@@ -74,51 +74,55 @@ def facet_numbers(dimension: int) -> tuple[int, ...]:
 
 
 @part
-def limited_slopes(facets, log_density, neighbours, weights, c, out, row):
-    """Write g at the points of cell c to a row of `out`, limited; 0 beside an empty cell.
+def limited_slopes(facets, log_density, neighbours, weights, c, out):
+    """Write g at the points of cell c to its row of `out`, limited; 0 beside an empty cell."""
+    here = log_density[c]
+    # Beside an empty cell (below the smallest double) there is no slope to speak of.
+    resolved = here > -np.inf
+    for j in range(len(facets)):
+        resolved = resolved and log_density[neighbours[c, j]] > -np.inf
+    for k in range(weights.shape[1]):
+        slope = 0.0
+        for j in range(len(facets)):
+            slope += weights[c, k, j] * (log_density[neighbours[c, j]] - here)
+        out[c, k] = slope
+    limit(facets, resolved, out, c)
+
+
+@part
+def limit(facets, resolved, slopes, row):
+    """Scale a row of slopes g at points of a cell to |g| <= STEEPEST; to 0 if not resolved.
 
     Of two points of a facet the middle between them is what is limited: they are farther out, and
     slopes that are resolved would be scaled back. Their densities exp(m -+ r - r^2 / 2) have that
     of the middle m for their mean, to the fourth order in r: two points alone, of a scheme of
     second order, would make clusters wider.
     """
-    d, count = len(facets), weights.shape[1]
-    here = log_density[c]
-    # Beside an empty cell (below the smallest double) there is no slope to speak of.
-    resolved = here > -np.inf
-    for j in range(d):
-        resolved = resolved and log_density[neighbours[c, j]] > -np.inf
+    d, count = len(facets), slopes.shape[1]
     steepest = STEEPEST
     pairs = d == 3 and count == 6
     if pairs:
         for i in range(d):
-            first, second = 0.0, 0.0
-            for j in range(d):
-                jump = log_density[neighbours[c, j]] - here
-                first += weights[c, 2 * i, j] * jump
-                second += weights[c, 2 * i + 1, j] * jump
-            out[row, 2 * i], out[row, 2 * i + 1] = 0.5 * (first + second), 0.5 * (second - first)
-            steepest = max(steepest, abs(out[row, 2 * i]))
+            first, second = slopes[row, 2 * i], slopes[row, 2 * i + 1]
+            slopes[row, 2 * i] = 0.5 * (first + second)
+            slopes[row, 2 * i + 1] = 0.5 * (second - first)
+            steepest = max(steepest, abs(slopes[row, 2 * i]))
     else:
         for k in range(count):
-            slope = 0.0
-            for j in range(d):
-                slope += weights[c, k, j] * (log_density[neighbours[c, j]] - here)
-            out[row, k] = slope
-            steepest = max(steepest, abs(slope))
+            steepest = max(steepest, abs(slopes[row, k]))
     share = STEEPEST / steepest
     if not resolved:
         for k in range(count):
-            out[row, k] = 0.0
+            slopes[row, k] = 0.0
     elif pairs:
         for i in range(d):
-            middle, rise = share * out[row, 2 * i], share * out[row, 2 * i + 1]
+            middle, rise = share * slopes[row, 2 * i], share * slopes[row, 2 * i + 1]
             middle -= 0.5 * rise * rise
-            out[row, 2 * i] = min(max(middle - rise, _LEAST), STEEPEST)
-            out[row, 2 * i + 1] = min(max(middle + rise, _LEAST), STEEPEST)
+            slopes[row, 2 * i] = min(max(middle - rise, _LEAST), STEEPEST)
+            slopes[row, 2 * i + 1] = min(max(middle + rise, _LEAST), STEEPEST)
     else:
         for k in range(count):
-            out[row, k] *= share
+            slopes[row, k] *= share
 
 
 @kernel
@@ -134,7 +138,7 @@ def face_factors(facets, log_density, neighbours, weights, factors):
         factors: the result, cells x points.
     """
     for c in range(neighbours.shape[0]):
-        limited_slopes(facets, log_density, neighbours, weights, c, factors, c)
+        limited_slopes(facets, log_density, neighbours, weights, c, factors)
     exponentials(factors.reshape(-1))
 
 

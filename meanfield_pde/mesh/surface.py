@@ -92,13 +92,20 @@ class Surface:
         return (ends[..., 0] * len(self.points) + ends[..., 1]).ravel()
 
     @cached_property
+    def across(self) -> np.ndarray:
+        """The same facet seen from the other side, for each vertex of each cell, M x d.
+
+        On a closed surface: cell and opposite vertex there, as an index of the flattened array.
+        """
+        pairs = np.argsort(self.facets, kind="stable").reshape(-1, 2)
+        across = np.empty(self.cells.size, dtype=np.int64)
+        across[pairs[:, 0]], across[pairs[:, 1]] = pairs[:, 1], pairs[:, 0]
+        return across.reshape(-1, self.dimension)
+
+    @property
     def neighbours(self) -> np.ndarray:
         """The cell across the facet opposite to each vertex of a closed surface, M x d."""
-        d = self.dimension
-        pairs = np.argsort(self.facets, kind="stable").reshape(-1, 2)
-        neighbours = np.empty(self.cells.size, dtype=np.int64)
-        neighbours[pairs[:, 0]], neighbours[pairs[:, 1]] = pairs[:, 1] // d, pairs[:, 0] // d
-        return neighbours.reshape(-1, d)
+        return self.across // self.dimension
 
 
 def circle_surface(cells: int, *, grade: float = 1.0, axis: np.ndarray | None = None) -> Surface:

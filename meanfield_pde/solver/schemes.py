@@ -48,7 +48,7 @@ class Scheme:
         slopes: g as weights W[c, k, j] of log rho_j - log rho_c, for own cells c, their neighbours
             j, and the points k of their facets: those of facet 0, which lies between the cell and
             its neighbour 0, then those of facet 1, and so on. None for g = 0.
-        quadratic: whether slopes are taken only where `mesh.quadratic_fit` does not resolve rho.
+        quadratic: whether rho_f is that of `mesh.quadratic_fit`.
     """
 
     accurate: float
@@ -65,11 +65,12 @@ class Scheme:
     @property
     def positive(self) -> float:
         """Beyond this, a mass could become negative: slopes are scaled to |g_f| <= STEEPEST."""
-        return 1.0 if self.slopes is None else math.exp(-STEEPEST)
+        constant = self.slopes is None and not self.quadratic
+        return 1.0 if constant else math.exp(-STEEPEST)
 
 
 SCHEMES = {
     "muscl": Scheme(accurate=0.36, slopes=least_squares_slopes),
-    "quadratic": Scheme(accurate=0.36, slopes=least_squares_slopes, quadratic=True),
+    "quadratic": Scheme(accurate=0.36, quadratic=True),
     "upwind": Scheme(accurate=0.98),
 }

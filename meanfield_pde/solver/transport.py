@@ -141,18 +141,7 @@ def _mantissas(masses, ghosts, volume, density, exponents):
 @part
 def _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, points, factors):
     if stencil.size > 0:
-        quadratic_factors(
-            STEEP_FLUXES,
-            facets,
-            log_density,
-            neighbours,
-            weights,
-            stencil,
-            fit,
-            bend,
-            points,
-            factors,
-        )
+        quadratic_factors(STEEP_FLUXES, facets, log_density, stencil, fit, bend, points, factors)
     elif weights.size > 0:
         face_factors(facets, log_density, neighbours, weights, factors)
     else:
@@ -238,7 +227,7 @@ def _rate_of_change(
     stencil, fit, bend, points, density, log_density, exponents, factors, change,
 ):  # fmt: skip
     _densities(masses, ghosts, volume, density)
-    if weights.size > 0:
+    if weights.size + stencil.size > 0:
         logarithms(density, log_density)
     _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, points, factors)
     _divergence(
@@ -265,7 +254,7 @@ def euler_alone(
         _update(masses, change, length, before, share)
     else:
         _mantissas(masses, ghosts, volume, density, exponents)
-        if weights.size > 0:
+        if weights.size + stencil.size > 0:
             logarithms(density, log_density)
             for c in range(log_density.size):
                 log_density[c] += exponents[c] * _LOG2

@@ -37,6 +37,9 @@ from meanfield_pde.support.checks import (
     to_path,
 )
 
+# How to come by one, where a number is often given in its place.
+_EXAMPLES = {"dolfinx.Mesh": ", such as circle_mesh(800) or sphere_mesh(5120)"}
+
 
 @dataclass(frozen=True)
 class _Check:
@@ -200,7 +203,9 @@ def _expected(hint: Any) -> list[_Check]:
         has_all = functools.partial(_has, hint.__protocol_attrs__)
         return [_Check(has_all, f"one of {hint.__name__}")]
     if isinstance(hint, type) and hint is not Any:
-        return [_Check(lambda value: isinstance(value, hint), f"{_article(hint)} {_name(hint)}")]
+        name = _name(hint)
+        words = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}{_EXAMPLES.get(name, '')}"
+        return [_Check(lambda value: isinstance(value, hint), words)]
     return [_Check(lambda value: True, "anything")]
 
 
@@ -288,7 +293,3 @@ def _is_array(value: Any) -> bool:
 def _name(hint: type) -> str:
     package = hint.__module__.split(".")[0]
     return hint.__name__ if package == "meanfield_pde" else f"{package}.{hint.__name__}"
-
-
-def _article(hint: type) -> str:
-    return "an" if _name(hint)[0] in "AEIOUaeiou" else "a"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from meanfield_pde.errors import InputError
+from meanfield_pde.support.checks import did_you_mean
 
 LOG = logging.getLogger("meanfield_pde")
 
@@ -34,6 +35,8 @@ COLUMNS = {
     "bar_zero": "quantisation_zero",
     "bar_zero_to_limit": "quantisation_zero_to_limit",
 }
+# What other tables call a column of the history: `order` is one of transition.csv.
+ELSEWHERE = {"order": "mean_norm"}
 # Arrays of a state in checkpoint.h5, by the beginnings of their names, and an array that has
 # become the attribute of this name.
 _STATE_ARRAYS = {"spot_": "patch_"}
@@ -145,12 +148,16 @@ def new_columns(names: Iterable[str], where: object) -> list[str]:
 
 
 class Columns[T](dict[str, T]):
-    """Columns by name, of which one asked for by its old name is found, with a FutureWarning."""
+    """Columns by name, of which one asked for by its old name is found, with a FutureWarning.
+
+    KeyError names those that there are.
+    """
 
     def __missing__(self, name: str) -> T:
         new = COLUMNS.get(name, name)
         if new not in self:
-            raise KeyError(name)
+            near = did_you_mean(ELSEWHERE.get(name, name), self) or "."
+            raise KeyError(f"no column '{name}'{near} There are {', '.join(self)}")
         warnings.warn(f"the column {name} is called {new} now", FutureWarning, stacklevel=2)
         return self[new]
 

@@ -1,4 +1,4 @@
-"""The phases of a history: concentration, metastable, switching, terminal, and stops on the way.
+"""The phases of a history: concentration, metastable, switching, terminal, and its plateaus.
 
 E is the dominant eigenspace of A = V B^T, where tokens gather first, and F that of V (or of -V, see
 `ProjectionLimit.terminal`), where clusters end; theta is the angle between them. With the second
@@ -8,7 +8,7 @@ axis, for two clusters), let
     psi = asin sqrt(1 - tr(P_E M)),           the root mean square angle of tokens to E,
     f = angle(U, E) / (angle(U, E) + angle(U, F)),      the progress from E to F.
 
-On their way clusters can stop at V E, V^2 E, ... (see `stages`). Let 0 = p_0 < p_1 < ... < 1 be the
+On their way clusters rest at V E, V^2 E, ... (see `stages`). Let 0 = p_0 < p_1 < ... < 1 be the
 progress there, those left out that are nearer than 1/5 to one before or to F. The axis has left the
 place p_k when f comes to (p_k + p_(k+1)) / 2, from below, for good. So
 
@@ -18,7 +18,7 @@ place p_k when f comes to (p_k + p_(k+1)) / 2, from below, for good. So
     switching       from the end of the metastable phase until the terminal one
     terminal        from the time after which f stays above 9/10
 
-and a stage is the time between the last two leavings, if for 1/c of it f keeps within 1/10. These
+and a plateau is the time between the last two leavings, if for 1/c of it f keeps within 1/10. These
 are integrals of the density against smooth functions, compared with angles that depend on neither
 the mesh nor beta, so that the times converge with the mesh. A phase is not reached unless all this
 holds: not at beta = 0, where A does not act; no switching where E and F are the same; and the
@@ -78,7 +78,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """All four phases, and the stages of the way from E to F.
+    """All four phases, and the plateaus of the way from E to F.
 
     Attributes:
         concentration, metastable, switching, terminal: the phases.
@@ -143,7 +143,7 @@ def find_phases(times: np.ndarray, moments: np.ndarray, limit: ProjectionLimit) 
     if progress.switches:
         leaves, half = progress.leaves(times, fraction), for_good(times, fraction, HALF)
         stages = progress.stages(times, fraction, end)
-    metastable = _metastable(limit, end, leaves, float(times[-1]))
+    metastable = _metastable(progress, end, leaves, float(times[-1]))
     switching = _switching(progress, metastable, leaves, terminal)
     return Phases(concentration, metastable, switching, terminal, leaves, half, tuple(stages))
 
@@ -158,10 +158,13 @@ def phases_of_history(history: Mapping[str, np.ndarray], limit: ProjectionLimit)
     return find_phases(history["time"], moments / history["mass"][:, None, None], limit)
 
 
-def _metastable(limit: ProjectionLimit, begin: float, leaves: float | None, last: float) -> Phase:
+def _metastable(progress: Progress, begin: float, leaves: float | None, last: float) -> Phase:
+    limit = progress.projection
     shortest = 1 / limit.contraction_rate
     if leaves is None and math.isinf(limit.lifetime):
         reason = "the concentrated state is stable, nothing is predicted to end it"
+    elif not limit.terminal.exists and progress.no_switch:  # its end would not be seen
+        reason = progress.no_switch
     elif (last if leaves is None else leaves) - begin < shortest:
         reason = f"less than 1/c = {shortest:.3g} between concentration and "
         reason += "the end of the run" if leaves is None else f"the switch at t = {leaves:.4g}"
@@ -173,8 +176,8 @@ def _metastable(limit: ProjectionLimit, begin: float, leaves: float | None, last
 def _switching(
     progress: Progress, metastable: Phase, leaves: float | None, terminal: Phase
 ) -> Phase:
-    if not progress.switches:
-        reason = "there is nowhere to go, A and V have the same dominant eigenspace"
+    if progress.no_switch is not None:
+        reason = progress.no_switch
     elif not metastable.reached:
         reason = "no metastable phase before it"
     elif leaves is None:
@@ -185,8 +188,8 @@ def _switching(
 
 
 def _terminal(times: np.ndarray, fraction: np.ndarray, progress: Progress, after: float) -> Phase:
-    if not progress.switches:
-        return Phase("terminal", reason="it is not distinguished from the concentrated state")
+    if progress.no_switch is not None:
+        return Phase("terminal", reason=progress.no_switch)
     below = np.flatnonzero((fraction < ARRIVES) | (times < after))
     start = int(below[-1]) if len(below) else 0
     if start == len(times) - 1:

@@ -1,4 +1,4 @@
-"""The progress of the principal axis from E to F, and the stages in which it stands still.
+"""The progress of the principal axis from E to F, and the plateaus in which it stands still.
 
 The definitions are those of `phases`.
 """
@@ -23,13 +23,13 @@ SAME = 0.02
 # Places on the way that are nearer to each other than this progress are taken as one: a definition,
 # as is the next.
 APART = 1 / 5
-# In a stage the progress keeps within this for a time 1/c.
+# In a plateau the progress keeps within this for a time 1/c.
 STILL = 1 / 10
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A place where the axis stands still.
+    """A plateau: a place where the axis stands still.
 
     Attributes:
         place: the progress f where it moves least.
@@ -50,7 +50,7 @@ class Stage:
     @property
     def name(self) -> str:
         """Where the axis stands, in words."""
-        return f"axis at {self.place:.3g} of the way ({math.degrees(self.angle):.1f} degrees)"
+        return f"plateau at {self.place:.3g} of the way ({math.degrees(self.angle):.1f} degrees)"
 
     def describe(self) -> dict[str, Any]:
         """All of it for summary.json."""
@@ -80,6 +80,16 @@ class Progress:
         return self.angle > SAME
 
     @property
+    def no_switch(self) -> str | None:
+        """Why there is none to be seen, or None."""
+        if self._last is None:
+            terminal = self.projection.terminal
+            return f"V has no dominant eigenspace to leave for: {terminal.reason}"
+        if not self.switches:
+            return "there is nowhere to go, A and V have the same dominant eigenspace"
+        return None
+
+    @property
     def concentrated(self) -> float:
         """The angle psi from which on the density counts as concentrated."""
         return self.angle / 2 if self.switches else SETTLED
@@ -96,7 +106,7 @@ class Progress:
 
     @cached_property
     def stops(self) -> list[tuple[float, float | None]]:
-        """The progress p_0 = 0, p_1, ... at E and the stops that are distinguished, and 1 at F.
+        """The progress p_0 = 0, p_1, ... at E and the plateaus that are distinguished, and 1 at F.
 
         With when each is left, divided by beta, where that is predicted.
         """
@@ -116,12 +126,12 @@ class Progress:
         return (places[1:] + places[:-1]) / 2
 
     def leaves(self, times: np.ndarray, fraction: np.ndarray) -> float | None:
-        """When the axis leaves E for good, the end of the plateau; None if it never was there."""
+        """When the axis leaves E for good, the end of its plateau; None if it never was there."""
         level = float(self.levels[0])
         return for_good(times, fraction, level) if fraction.min() < level else None
 
     def stages(self, times: np.ndarray, fraction: np.ndarray, begin: float) -> list[Stage]:
-        """The stages of a history from the time `begin` on."""
+        """The plateaus of a history from the time `begin` on."""
         found = []
         ends = [for_good(times, fraction, float(level)) for level in self.levels]
         beta = self.projection.attention.beta

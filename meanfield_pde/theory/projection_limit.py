@@ -261,6 +261,11 @@ class ProjectionLimit:
             f"at about {self.lifetime:.3g}, and a phase lasts 1/c = {shortest:.3g} or longer"
         )
 
+    @property
+    def _attends_back(self) -> bool:
+        """Whether <B^T e, e> < 0 on E, so that a cluster attends to its antipode."""
+        return self.exists and bool(np.trace(self.basis.T @ self.first.key_query @ self.basis) < 0)
+
     @cached_property
     def terminal(self) -> EigenSpace:
         """The eigenspace where clusters end at finite beta, after the metastable phase.
@@ -269,10 +274,7 @@ class ProjectionLimit:
         eigenspace of V. If <B^T e, e> < 0 on E the cluster attends to its antipode, m(x) = -x,
         and it is that of -V.
         """
-        value = self.first.value
-        if self.exists and np.trace(self.basis.T @ self.first.key_query @ self.basis) < 0:
-            value = -value
-        space = dominant_eigenspace(value)
+        space = dominant_eigenspace(-self.first.value if self._attends_back else self.first.value)
         layers = self.attention.layers
         if layers[0] is not self.first or len(layers) > 1:
             return replace(space, basis=None, left=None, projector=None, reason=self.reason)
@@ -315,6 +317,7 @@ class ProjectionLimit:
             "decay_rate_w1": plain(self.decay_rate(1)) if self.exists else None,
             "decay_rate_w2": plain(self.decay_rate(2)) if self.exists else None,
             "terminal": {
+                "of": "-V" if self._attends_back else "V",
                 "exists": terminal.exists,
                 "reason": terminal.reason,
                 "kind": terminal.kind,

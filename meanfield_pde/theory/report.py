@@ -36,7 +36,7 @@ def report(description: dict[str, Any]) -> str:
         end += f" (eigenvalues {_complex(terminal['eigenvalues'])})"
     else:
         end = f"none: {terminal['reason']}"
-    rows.append(("terminal eigenspace, of V", end))
+    rows.append((f"terminal eigenspace, of {terminal['of']}", end))
     if description["note"]:
         rows.append(("note", description["note"]))
     width = max(len(name) for name, _ in rows)

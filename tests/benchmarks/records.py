@@ -34,7 +34,15 @@ ORDER = {
     ),
     "Among ranks": ("ranks", "growth"),
     "Particle codes": ("verification", "agreement"),
-    "What is done to it": ("kills", "fuzz", "hostile", "damage", "early_signals", "disk"),
+    "What is done to it": (
+        "kills",
+        "fuzz",
+        "hostile",
+        "damage",
+        "early_signals",
+        "disk",
+        "mutants",
+    ),
 }
 HEAD = """# Measurements
 

@@ -164,7 +164,7 @@ OPTIONS.add_argument("--surface", choices=CELLS, nargs="+", default=list(CELLS))
 OPTIONS.add_argument("--seed", type=int, nargs="+")
 OPTIONS.add_argument("--cells", type=int, nargs="+")
 OPTIONS.add_argument("--mesh", choices=["uniform", "graded", "bisected"], default="uniform")
-OPTIONS.add_argument("--scheme", choices=SCHEMES, default="muscl")
+OPTIONS.add_argument("--scheme", choices=SCHEMES, default="quadratic")
 OPTIONS.add_argument("--shorter", type=float, default=1.0, help="factor of steps")
 
 

@@ -145,6 +145,11 @@ def test_mesh_of_another_dimension(main: Main, write_case: Write, tmp_path: Path
         (["run", "some-case.toml", "--output", "some-case.toml"], ["is a file"]),
         (["run", "some-case.toml", "--output", "some-case.toml/a"], ["cannot write the results"]),
         (["run", "some-case.toml", "--output", "/proc/a"], ["/proc/a: cannot write the results"]),
+        (
+            ["run", "some-case.toml", "-n", "4", "--quiet"],
+            ["-n", "`mpiexec -n 4 meanfield-pde run some-case.toml --quiet`"],
+        ),
+        (["run", "-np"], ["-np", "`mpiexec -n N meanfield-pde run`"]),
         (["run", "some-case.toml", "-ts_typo", "3"], ["-ts_typo"]),
         (["run", "some-case.toml", "-ts_typo", "3", "--until", "3"], ["--until", "before"]),
         (["run", "some-case.toml", "-ts_dt", "1"], ["-ts_dt has no effect"]),

@@ -69,7 +69,7 @@ def test_an_old_folder_is_read_with_new_columns(
     assert result.history["patch_mass"][-1] > 0.5
     with pytest.warns(FutureWarning, match="spot_mass is called patch_mass now"):
         assert result.history["spot_mass"] is result.history["patch_mass"]
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="no column 'spot'"):
         result.history["spot"]
     caplog.clear()
     adapt = result.case.adapt

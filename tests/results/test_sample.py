@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,21 @@ def test_values_are_those_at_the_points(d: int, tmp_path: Path) -> None:
     np.testing.assert_array_equal(table["x"], np.tile(points[:, 0], 2))
     np.testing.assert_array_equal(table["density"], get["density"].ravel())
     np.testing.assert_array_equal(table["limit_x"], np.tile(get["limit_x"], 2))
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_page_of_commands_names_all_variables(d: int) -> None:
+    page = (Path(__file__).parents[2] / "demos/reference/commands.md").read_text(encoding="utf-8")
+    table = page.split("| `--values` | variables |")[1].split("\n\n")[0]
+    cells = [line.split("|")[2] for line in table.splitlines()[2:]]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    solution = solved(d, compare=CompareCase(zero_temperature=True, p=(1,)))
+    found = set[str]()
+    for grid in ("30deg", np.eye(d)):
+        arrays = sample(solution, grid, values=tuple(VALUES))
+        found |= arrays.variables.keys() | arrays.coordinates.keys()
+    others = {2: {"z", "velocity_z", "limit_z", "latitude", "longitude"}, 3: {"angle"}}[d]
+    assert found == named - others
 
 
 def test_a_grid_on_cells_that_move_with_time() -> None:

@@ -96,11 +96,26 @@ def test_rows_keep_the_columns_that_the_first_has():
     assert {len(column) for column in history.values()} == {3}
 
 
+def test_a_column_that_is_not_there_is_named_with_those_that_are():
+    history = run().history
+    for wrong, said in (
+        ("order", "; did you mean 'mean_norm'?"),
+        ("men_x", "; did you mean 'mean_x'?"),
+        ("Q", "."),
+    ):
+        with pytest.raises(KeyError) as caught:
+            history[wrong]
+        assert caught.value.args == (f"no column '{wrong}'{said} There are {', '.join(history)}",)
+
+
 def test_arguments_of_another_type_are_named():
     mesh = circle_mesh(20)
     for wrong, message in (
         ({"attention": None}, "attention must be an Attention or a Heads or a Layers, got None"),
-        ({"mesh": "circle"}, "mesh must be a dolfinx.Mesh, got 'circle'"),
+        (
+            {"mesh": 800},
+            "mesh must be a dolfinx.Mesh, such as circle_mesh(800) or sphere_mesh(5120), got 800",
+        ),
         ({"until": "1"}, "until must be a number, got '1'"),
         ({"log_masses": "on"}, "log_masses must be True or False or None, got 'on'"),
         ({"observers": 3}, "observers must be a list, got 3"),

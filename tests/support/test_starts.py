@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,30 @@ for path in sorted((root / "meanfield_pde").rglob("*.py")):
     if not name.startswith("meanfield_pde.figures."):
         importlib.import_module(name)
 print(json.dumps([0, sorted(sys.modules)]))
+"""
+# As where mpi4py and petsc4py are, and DOLFINx is not; the wheel with both prepares PETSc.
+NO_DOLFINX = """
+import importlib.util, sys
+from importlib.machinery import PathFinder
+if importlib.util.find_spec("dolfinx_solver"):
+    import dolfinx_solver
+find = PathFinder.find_spec
+hidden = lambda name, *where: None if name == "dolfinx" else find(name, *where)
+PathFinder.find_spec = staticmethod(hidden)
+"""
+NAMES = """
+import json
+import meanfield_pde
+def there(name):
+    try:
+        one = getattr(meanfield_pde, name)
+        if name in ("circle_mesh", "sphere_mesh"):
+            one(20)
+    except ImportError as error:
+        assert str(error).startswith("DOLFINx is not installed: pip install"), error
+        return False
+    return True
+print(json.dumps([0, [name for name in meanfield_pde.__all__ if there(name)]]))
 """
 
 
@@ -63,6 +88,17 @@ def test_a_command_imports_what_it_needs(line: str, without: tuple[str, ...]) ->
     # scipy.linalg imports scipy.sparse before scipy 1.17.
     own = imported("import json, sys, scipy.linalg; print(json.dumps([0, [*sys.modules]]))")
     assert found.isdisjoint({*without} - ({"scipy.sparse"} & own if "scipy" in found else set()))
+
+
+def test_what_the_page_on_python_names_works_without_dolfinx() -> None:
+    page = (ROOT / "demos/reference/python.md").read_text(encoding="utf-8")
+    section = page.split("\n## Without DOLFINx\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", section)) & set(meanfield_pde.__all__)
+    assert imported(NO_DOLFINX + NAMES) == named
+    for line in ("limit demos/circle.toml", "--version", "--help"):
+        assert "dolfinx" not in imported(NO_DOLFINX + COMMAND, *line.split())
+    with pytest.raises(AssertionError, match="DOLFINx is not installed: pip install"):
+        imported(NO_DOLFINX + COMMAND, "info")
 
 
 def test_matplotlib_is_imported_by_figures_alone_and_scipy_stats_by_no_module() -> None:

@@ -97,6 +97,20 @@ def test_a_density_that_passes_by_is_not_metastable() -> None:
     assert "less than 1/c" in str(found.metastable)
 
 
+def test_where_v_has_no_dominant_eigenspace_nothing_is_said_of_its_own() -> None:
+    """V turns by 0.5 rad and A = diag(1, 0.2): clusters leave E, and then turn for ever."""
+    turn = np.array([[np.cos(0.5), -np.sin(0.5)], [np.sin(0.5), np.cos(0.5)]])
+    key_query = np.linalg.solve(turn, np.diag([1.0, 0.2]))
+    limit = ProjectionLimit(Attention(key_query, np.eye(2), turn, beta=100.0))
+    times = np.linspace(0, 30, 301)
+    found = find_phases(times, two_clusters(np.sin(0.5) * np.maximum(times - 10, 0)), limit)
+    assert reached(found) == ["concentration"]
+    (reason,) = {found.metastable.reason, found.switching.reason, found.terminal.reason}
+    assert reason is not None
+    assert reason.startswith("V has no dominant eigenspace to leave for: the eigenvalues with")
+    assert "complex pair 0.877583 ± 0.479426i" in reason
+
+
 def test_narrow_noise_does_not_switch() -> None:
     """A dip of the progress below a level and back is not a second switch."""
     times = np.linspace(0, 30, 601)
@@ -210,7 +224,7 @@ def test_a_stop_on_the_way_is_found_and_drawn() -> None:
     assert stop.end == last.begin == pytest.approx(50 - math.log(1 / part - 1) / 2, abs=0.01)
     assert last.end is None
     assert stop.expected_end == pytest.approx(0.233174 * 400, rel=1e-4)
-    assert stop.name == "axis at 0.7 of the way (20.1 degrees)"
+    assert stop.name == "plateau at 0.7 of the way (20.1 degrees)"
     described = found.describe()["stages"]
     assert [one["expected"] for one in described] == pytest.approx([0, leaving, 1])
     axes = Figure().subplots()

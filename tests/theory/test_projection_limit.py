@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from meanfield_pde.attention.head import Attention
+from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import geodesic_distance, normalised
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from tests.problems import rotation
+
+DEMOS = Path(__file__).parents[2] / "demos"
 
 
 def head(drift: np.ndarray, key_query: np.ndarray, beta: float = math.inf) -> Attention:
@@ -256,6 +260,30 @@ def test_lifetime_where_the_tail_comes_from_an_equilibrium_that_loses_it_first()
     assert limit.tail_rate == pytest.approx(limit.escape_rate)
 
 
+@pytest.mark.parametrize("path", sorted(DEMOS.glob("*.toml")), ids=lambda path: path.stem)
+def test_rates_are_those_of_the_formulas_on_the_page_of_theory(path: Path) -> None:
+    """Of real, simple eigenvalues: c, c', r_j, and the lifetime as the least of two or three."""
+    limit = ProjectionLimit(read_case(path).attention)
+    key_query = limit.first.key_query
+    values, vectors = np.linalg.eig(limit.first.drift)
+    order = np.argsort(-values)
+    values, e = values[order], vectors[:, order]
+    seen = np.linalg.norm(key_query @ e, axis=0)
+    rate = [(values[:j] - values[j]).sum() / seen[j] for j in range(len(values))]
+    assert limit.contraction_rate == pytest.approx((values[0] - values[1]) / seen[0])
+    assert limit.escape_rate == pytest.approx((values[0] - values[1]) / seen[1])
+    assert limit.tail_rate == pytest.approx(rate[-1])
+
+    def advantage(of: int, dimension: int) -> float:
+        q = np.linalg.qr(e[:, :dimension])[0]
+        return float(seen[of] - np.linalg.norm(q.T @ key_query @ e[:, of]))
+
+    expected = [advantage(0, 1) / rate[-1], advantage(-1, 1) / rate[-1]]
+    if len(values) == 3:
+        expected.append(advantage(0, 2) / (rate[2] - rate[1]))
+    assert limit.lifetime_per_beta == pytest.approx(min(expected))
+
+
 def test_lifetime_without_end_and_extreme_beta() -> None:
     aligned = ProjectionLimit(head(np.diag([1, 0.2]), np.diag([1, 0.5]), beta=10.0))
     assert aligned.lifetime == math.inf
@@ -269,6 +297,8 @@ def test_lifetime_without_end_and_extreme_beta() -> None:
     assert negative.lifetime == pytest.approx(positive.lifetime)
     # Clusters that attend to their antipodes follow -V, which is the V of the other head.
     np.testing.assert_allclose(negative.terminal.basis, positive.terminal.basis, atol=1e-12)
+    assert "terminal eigenspace, of -V" in negative.report()
+    assert "terminal eigenspace, of V " in positive.report()
 
 
 def test_invariance_under_a_shift_of_the_drift() -> None:
