@@ -47,12 +47,13 @@ class IndicatorSettings:
         narrowest: width, in tolerances, below which profiles are not refined: where it is one half
             the profile is worth less than the tolerance in W_1.
         kernels: widest cell, in attention kernels |beta B|^(-1/2). On the circle 0.5 costs nothing.
-            On the sphere half-way times of `demos/sphere-skew.toml` with 320 cells given are 12.27
-            with 1.2 and 11.37 with 0.6, both with lengths 1, for 11.15 with 2,880 given.
+            On the sphere half-way times of `demos/sphere-skew.toml` with 5,120, 2,880 and 320 cells
+            given are 11.15, 11.30 and 11.24 with 0.6, and 11.11, 11.15 and 11.07 with 0.45, which
+            takes 1.3 times as long.
         velocity_lengths: widest cell, in lengths l(x) over which the velocity changes. On the
-            sphere half-way times at beta = 100 are 9.06 to 9.20 with 1, whatever is given, and 9.14
-            to 9.16 with 0.7, for 9.18 by moving triangles; it takes twice the time
-            (`tests.benchmarks.adaptivity --part sphere`).
+            sphere half-way times at beta = 100 are 9.06 to 9.20 with 1, whatever is given, and 9.15
+            to 9.17 with 0.7, for 9.18 by moving triangles; it takes twice the time
+            (`tests.benchmarks.adaptivity --part sphere`, which has both cases).
     """
 
     flux_share: float = 0.25

@@ -220,7 +220,7 @@ def _keep_kernels(folder: Path, module: Path) -> None:
 
 
 def passed(folder: Path, tests: str, limit: float) -> bool:
-    """Whether the tests of a folder of tests pass, in a copy, within a limit in seconds."""
+    """Whether all tests in a folder pass, in this copy and within this many seconds."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "MEANFIELD_PDE_THREADS": "1"}
     environment.pop("PYTEST_ADDOPTS", None)

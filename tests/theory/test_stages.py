@@ -244,3 +244,12 @@ def test_clusters_stand_beside_the_limit_by_one_over_beta(
     angle = np.degrees(np.arctan2(measure.points[right, 1], measure.points[right, 0]))
     share = measure.masses[right] / measure.masses[right].sum()
     assert share @ angle == pytest.approx(degrees, abs=0.1)
+
+
+def test_the_weight_of_the_tail_that_pages_name() -> None:
+    """exp(beta a) = 2e5 of the README, 1e42 of the page on theory: a = r times lifetime / beta."""
+    case = read_case(Path(__file__).parents[2] / "demos" / "circle.toml")
+    projection = ProjectionLimit(case.attention)
+    a = projection.escape_rate * projection.lifetime_per_beta
+    assert np.exp(80 * a) == pytest.approx(2e5, rel=0.1)
+    assert 640 * a / np.log(10) == pytest.approx(42, abs=0.5)
