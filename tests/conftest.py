@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Nor are there cores for all ranks, and MPICH has those that wait poll 1000 times before they let
 # another run: two ranks that give the fluxes of one took 23 s of a core at load 5, and take 8.5 s.
 os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
+# Processes that tests start share bytecode, beside which they share kernels: 0.2 s of 1.3 s each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Write = Callable[..., Path]
@@ -39,6 +42,21 @@ JsonOf = Callable[..., dict[str, Any]]
 def environment() -> dict[str, str]:
     """One thread a rank: the tests share the cores with each other."""
     return os.environ | {"MEANFIELD_PDE_THREADS": "1"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage among what is made while tests are collected, then or later.
+
+    A million objects, all of which stay: it takes 2.6 s of 8.6 s of each worker, and later 0.7 s
+    each time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
