@@ -136,13 +136,24 @@ def write_case(tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have runs in this process leave out their figures, except in tests marked `draws`."""
+def undrawn(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Generator[None, None, None]:
+    """Have runs in this process leave out their figures, except in tests marked `draws`.
+
+    Where they are drawn, views of the sphere are coarse: log rho is reconstructed at each pixel.
+    """
     importlib.import_module("meanfield_pde.experiments.redraw")  # with what `plot` draws by
     from meanfield_pde.experiments import run
+    from meanfield_pde.figures import views
 
     if not draws(request):
         monkeypatch.setattr(run, "draw_run", lambda *arguments: [])
+    with monkeypatch.context() as patched:
+        patched.setattr(views, "PIXELS", 60)
+        views._disc.cache_clear()
+        yield
+    views._disc.cache_clear()
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("ranks", "kilobytes"), [(1, 30), (2, 30), (1, 45)])
+@pytest.mark.parametrize(("ranks", "kilobytes"), [(2, 30), (1, 45)])
 def test_a_disk_that_takes_no_more(
     ranks: int, kilobytes: int, write_case: Write, tmp_path: Path
 ) -> None:

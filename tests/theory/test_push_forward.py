@@ -42,7 +42,7 @@ def circle(cells: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def sphere() -> np.ndarray:
-    surface = sphere_surface(20_000)
+    surface = sphere_surface(5_120)
     return surface.points[surface.cells]
 
 
