@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Nor are there cores for all ranks, and MPICH has those that wait poll 1000 times before they let
 # another run: two ranks that give the fluxes of one took 23 s of a core at load 5, and take 8.5 s.
 os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
+# Results of tests need not outlive the machine: a run waits 30 times for the disk, 5 ms each on an
+# idle one. Processes that tests start wait, as those of users do.
+os.fsync = lambda handle: None
 # Processes that tests start share bytecode, beside which they share kernels: 0.2 s of 1.3 s each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -135,25 +139,33 @@ def write_case(tmp_path: Path) -> Write:
     return write
 
 
+@contextmanager
+def coarse_views() -> Generator[None, None, None]:
+    """Draw views of the sphere by few pixels: log rho is reconstructed at each of them."""
+    from meanfield_pde.figures import views
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(views, "PIXELS", 60)
+        views._disc.cache_clear()
+        yield
+    views._disc.cache_clear()
+
+
 @pytest.fixture
 def undrawn(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Generator[None, None, None]:
     """Have runs in this process leave out their figures, except in tests marked `draws`.
 
-    Where they are drawn, views of the sphere are coarse: log rho is reconstructed at each pixel.
+    Where they are drawn, views of the sphere are coarse.
     """
     importlib.import_module("meanfield_pde.experiments.redraw")  # with what `plot` draws by
     from meanfield_pde.experiments import run
-    from meanfield_pde.figures import views
 
     if not draws(request):
         monkeypatch.setattr(run, "draw_run", lambda *arguments: [])
-    with monkeypatch.context() as patched:
-        patched.setattr(views, "PIXELS", 60)
-        views._disc.cache_clear()
+    with coarse_views():
         yield
-    views._disc.cache_clear()
 
 
 @pytest.fixture
