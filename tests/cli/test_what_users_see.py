@@ -205,13 +205,13 @@ def test_narrow_clusters_on_the_sphere_have_insets(
     assert max(peaks) == history.density[-1].max()
 
 
-@pytest.mark.draws
+@pytest.mark.draws("distances")
 def test_phases_that_were_not_reached_are_named(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
 ) -> None:
     case = write_case(CIRCLE + COMPARE)
     assert main("run", case, "--quiet", "--output", tmp_path / "out") == (0, "")
-    texts = [text.get_text() for axes in drawn[1].axes for text in axes.texts]
+    texts = [text.get_text() for axes in drawn[0].axes for text in axes.texts]
     assert "not reached: metastable, switching, terminal" in texts
 
 

@@ -10,6 +10,7 @@ import pytest
 from plotly import graph_objects
 
 from meanfield_pde import Attention, ProjectionLimit, sphere_mesh
+from meanfield_pde.experiments import redraw
 from meanfield_pde.figures import interactive
 from meanfield_pde.figures.density import DECADES
 from meanfield_pde.history.history import History
@@ -59,7 +60,10 @@ def test_each_time_is_a_surface_and_a_step(moving: bool) -> None:
     assert np.abs(mark.x) == pytest.approx(1.06)
 
 
-def test_the_file_needs_no_network(main: Main, write_case: Write, tmp_path: Path) -> None:
+def test_the_file_needs_no_network(
+    main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redraw, "draw_run", lambda *arguments: [])
     out = tmp_path / "out"
     assert main("run", write_case(SPHERE), "--until", 0, "--quiet", "--output", out)[0] == 0
     code, err = main("plot", out, "--interactive")
