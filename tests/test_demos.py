@@ -85,9 +85,15 @@ def test_audit_minilm(numbers: dict[str, float], tmp_path: Path) -> None:
 
 @pytest.fixture
 def page(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    undrawn: None,
 ) -> dict[str, float]:
-    """The numbers of a page without functions, run from its top in short form."""
+    """The numbers of a page without functions, run from its top in short form.
+
+    Figures are its own: those of a folder of results are drawn in `tests.figures`.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
     monkeypatch.setenv("MEANFIELD_PDE_SHORT", "1")

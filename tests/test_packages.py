@@ -6,6 +6,7 @@ All of it is read from the text of the modules with `ast`; nothing is imported.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -25,7 +26,12 @@ def name_of(path: Path) -> str:
 
 
 SOURCES = {name_of(path): path for path in sorted((ROOT / PACKAGE).rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax of all modules; 0.5 s, which workers that collect these tests do not take."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
 
 
 def imported(name: str, tree: ast.Module) -> set[str]:
@@ -43,7 +49,10 @@ def imported(name: str, tree: ast.Module) -> set[str]:
     return {module for module in found if module in SOURCES and module != name}
 
 
-IMPORTS = {name: imported(name, tree) for name, tree in TREES.items()}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """The modules of the package that each of its modules imports."""
+    return {name: imported(name, tree) for name, tree in trees().items()}
 
 
 def package_of(module: str) -> str:
@@ -54,7 +63,7 @@ def package_of(module: str) -> str:
 def packages() -> dict[str, set[str]]:
     """The packages that each imports; `meanfield_pde` itself, which re-exports, is none of them."""
     found: dict[str, set[str]] = {package_of(name): set() for name in SOURCES if package_of(name)}
-    for name, modules in IMPORTS.items():
+    for name, modules in imports().items():
         if package_of(name):
             found[package_of(name)] |= {package_of(module) for module in modules} - {
                 package_of(name)
@@ -81,7 +90,7 @@ def test_no_cycle_between_packages() -> None:
 
 
 def test_no_cycle_between_modules() -> None:
-    assert_no_cycle(IMPORTS)
+    assert_no_cycle(imports())
 
 
 def test_each_package_imports_only_packages_listed_above_it() -> None:
@@ -89,7 +98,7 @@ def test_each_package_imports_only_packages_listed_above_it() -> None:
     assert sorted(order) == sorted(packages()), "the list has to have every package, and no other"
     back_edges = [
         f"{name} imports {module}"
-        for name, modules in IMPORTS.items()
+        for name, modules in imports().items()
         for module in sorted(modules)
         if package_of(name) and package_of(module) not in order[: order.index(package_of(name)) + 1]
     ]
@@ -98,14 +107,14 @@ def test_each_package_imports_only_packages_listed_above_it() -> None:
 
 def test_the_list_says_what_each_package_says_itself() -> None:
     for package, purpose in listed().items():
-        lines = (ast.get_docstring(TREES[f"{PACKAGE}.{package}"]) or "").splitlines()
+        lines = (ast.get_docstring(trees()[f"{PACKAGE}.{package}"]) or "").splitlines()
         assert purpose == lines[0], package
         if SOURCES[f"{PACKAGE}.{package}"].name == "__init__.py":
             assert len(lines) > 2, f"{package}: what comes in, and what goes out?"
 
 
 def test_modules_are_imported_from_where_they_stand() -> None:
-    by_re_export = [name for name, modules in IMPORTS.items() if PACKAGE in modules]
+    by_re_export = [name for name, modules in imports().items() if PACKAGE in modules]
     assert by_re_export == []
 
 
@@ -125,7 +134,7 @@ def untyped(node: ast.AST) -> list[str]:
 
 def test_only_compiled_functions_have_no_types() -> None:
     """One setting of mypy, in pyproject.toml, accepts functions without any types."""
-    assert {name: untyped(tree) for name, tree in TREES.items() if untyped(tree)} == {}
+    assert {name: untyped(tree) for name, tree in trees().items() if untyped(tree)} == {}
 
 
 def test_tests_share_problems_and_oracles_and_nothing_else() -> None:

@@ -74,6 +74,7 @@ def _passed(item: pytest.Item, ranks: int, folder: Path) -> bool:
 def _run(tests: list[str], ranks: int, root: Path, passed: Path) -> None:
     """Run tests on several ranks; what goes wrong is said by those that then run by themselves."""
     line = ["mpiexec", "-n", str(ranks), sys.executable, "-m", "pytest", "-q", "-p", "no:xdist"]
+    line += ["--assert=plain"]  # no rank rewrites what says how it fails
     with subprocess.Popen(
         [*line, *tests],
         cwd=root,

@@ -211,7 +211,7 @@ def sources(patches: Patches, dimension: int) -> tuple[np.ndarray, np.ndarray]:
     if not patches:
         return np.zeros((0, dimension)), np.zeros(0)
     points, logs = zip(*(patch.sources for patch in patches), strict=True)
-    return np.concatenate(points), np.concatenate(logs)
+    return np.ascontiguousarray(np.concatenate(points)), np.concatenate(logs)
 
 
 def moved(patches: Patches, field: Field, time: float, kernel: float) -> Patches:

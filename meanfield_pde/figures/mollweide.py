@@ -46,6 +46,7 @@ def paint(cells: Cells, density: np.ndarray) -> np.ndarray:
     return picture
 
 
+@lru_cache(maxsize=1)  # one for all times of a mesh that stays: 0.1 s each (1,280 cells)
 def pixel_cells(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
     """The cell under each pixel of a Mollweide map, and the map's shape."""
     direction, inside = _pixels()

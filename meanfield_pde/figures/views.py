@@ -162,14 +162,13 @@ def log_densities(
     history: History, chosen: Sequence[int] | np.ndarray, views: Sequence[View]
 ) -> list[list[np.ndarray]]:
     """Log rho under the pixels of each view, at each time."""
-    points = [view.points() for view in views]
-    places: list[PointDensity] = []
-    found = []
-    for index in chosen:
-        if not places or history.store.moves:
-            cells = history.cells_at(int(index))
-            places = [PointDensity(cells.vertices, one) for one in points]
-        found.append([history.log_density_on(one, int(index)) for one in places])
+    found: list[list[np.ndarray]] = [[] for _ in chosen]
+    for view in views:  # one after the other, since a place holds its fits, for all times
+        points, places = view.points(), None
+        for logs, index in zip(found, chosen, strict=True):
+            if places is None or history.store.moves:
+                places = PointDensity(history.cells_at(int(index)).vertices, points)
+            logs.append(history.log_density_on(places, int(index)))
     return found
 
 

@@ -47,17 +47,28 @@ class PointDensity:
         self._corners, self._points = corners, points
         self._neighbours = Surface.of_corners(corners).neighbours
         self.cell = cells_at(points, corners)[0]
+        # Of one part of the points, with its first: all of a figure are one, for all of its times.
+        self._fit: tuple[int, Reconstruction, np.ndarray] | None = None
 
     def log_at(self, log_density: np.ndarray) -> np.ndarray:
         """Return log rho at the points, for the log means over all cells; -inf in empty ones."""
         found = np.empty(len(self._points))
         for start in range(0, len(found), _CHUNK):
             part = slice(start, start + _CHUNK)
+            fit, shares = self._fit_of(start)
+            factors = fit.factors(log_density, _STEEP)
+            mean = (shares * factors[:, :-1]).sum(axis=1)
+            found[part] = log_density[self.cell[part]] + np.log(factors[:, -1] / mean)
+        return found
+
+    def _fit_of(self, start: int) -> tuple[Reconstruction, np.ndarray]:
+        """The fits of a part of the points, and the w_k of their cells."""
+        if self._fit is None or self._fit[0] != start:
+            self._fit = None  # before others are made
+            part = slice(start, start + _CHUNK)
             cell = self.cell[part]
             nodes, weights = geometry.quadrature(self._corners[cell])
             places = np.concatenate([nodes, self._points[part, None]], axis=1)
             fit = Reconstruction(cell, fits(self._neighbours, self._corners, cell, places))
-            factors = fit.factors(log_density, _STEEP)
-            mean = (weights * factors[:, :-1]).sum(axis=1) / weights.sum(axis=1)
-            found[part] = log_density[cell] + np.log(factors[:, -1] / mean)
-        return found
+            self._fit = start, fit, weights / weights.sum(axis=1, keepdims=True)
+        return self._fit[1:]

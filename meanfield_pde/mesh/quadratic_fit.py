@@ -101,7 +101,8 @@ def fits(
     moments = np.einsum("cki,ckj->cij", ways, ways) / (d * (d + 1))  # of flat cells: to h^4
     centre = geometry.normalised(geometry.cell_mean(corners))
     width = geometry.cell_volume(corners[rows]) ** (1 / (d - 1))
-    return stencil, *_fits(rows, stencil, centre, moments, width, points)
+    # `rows` may be read-only; as a copy they are what this is compiled for, once.
+    return stencil, *_fits(rows.copy(), stencil, centre, moments, width, points)
 
 
 def stencils(neighbours: np.ndarray, rows: np.ndarray) -> np.ndarray:

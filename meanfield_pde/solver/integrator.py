@@ -233,7 +233,8 @@ class PetscIntegrator(Integrator):
 
     def _right_hand_side(self, ts: PETSc.TS, time: float, state: PETSc.Vec, out: PETSc.Vec) -> None:
         try:
-            self._transport.rate_of_change(state.array_r, self._flux, out.array)
+            # A copy can be written, as elsewhere: what reads it is compiled once.
+            self._transport.rate_of_change(state.array_r.copy(), self._flux, out.array)
         except BaseException as error:  # PETSc would hide it; `step` raises it
             self._failure = error
             raise

@@ -128,7 +128,7 @@ def best_arcs(
         targets.columns,
         targets.centres,
         targets.radii,
-        potential,
+        np.ascontiguousarray(potential),  # for which it is compiled once
         cost.geodesic,
         cost.p,
         best,

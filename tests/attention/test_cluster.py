@@ -173,7 +173,8 @@ def test_proxies_made_in_parts_by_ranks_are_the_same() -> None:
     assert done.all()
 
     def dealt(work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
-        parts = [work(items[rank::3]) for rank in range(3)]
+        # Contiguous, as `SharedSum` gives them: compiled loops would be compiled again for others.
+        parts = [work(np.ascontiguousarray(items[rank::3])) for rank in range(3)]
         rows = np.empty((len(items), parts[0].shape[1]))
         for rank, part in enumerate(parts):
             rows[rank::3] = part

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from scipy.interpolate import CubicSpline
-from scipy.signal import savgol_filter
 
 from meanfield_pde import Attention, Component, VonMises, circle_mesh, solve, sphere_mesh
 from meanfield_pde.initial.given import InitialLike
@@ -157,6 +156,8 @@ def axis(
 
 def _differences(angle: np.ndarray) -> list[str]:
     """The largest of the first and second differences, and of the jerks."""
+    from scipy.signal import savgol_filter  # 0.4 s, of which tests that import this have no need
+
     first, second = np.diff(angle), np.diff(angle, 2)
     jerks = second - savgol_filter(second, _FITTED, 3)
     before = jerks[: round((AXIS_LEAVES - AXIS_FROM) / AXIS_EVERY)]

@@ -380,11 +380,17 @@ def test_options_of_petsc_in_the_environment(
         ("-ts_type 'ssp", "PETSC_OPTIONS cannot be read"),
     ):
         monkeypatch.setenv("PETSC_OPTIONS", given)
-        ended = command("run", case, "--until", 0.1, "--quiet", "--output", tmp_path / "a")
-        assert ended.returncode == 2, ended.stderr
-        assert_one_line(ended.stderr, said)
+        code, message = main("run", case, "--until", 0.1, "--quiet", "--output", tmp_path / "a")
+        assert code == 2, message
+        assert_one_line(message, said)
         assert not (tmp_path / "a").exists()
     run = ("run", case, "--until", 0.1, "--quiet", "--output")
+    # Where PETSc begins, which would act on each of the three, or end the process.
+    monkeypatch.setenv("PETSC_OPTIONS", "-history none/x -options_file none -fp_trap")
+    ended = command(*run, tmp_path / "a")
+    assert ended.returncode == 2, ended.stderr
+    assert_one_line(ended.stderr, "-history is not one that this solver asks for")
+    assert not (tmp_path / "a").exists()
     monkeypatch.setenv("PETSC_OPTIONS", "-ts_ssp_nstages 9")
     ended = command(*run, tmp_path / "b")
     assert (ended.returncode, ended.stderr) == (0, "")

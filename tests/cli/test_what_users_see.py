@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from meanfield_pde import read_result
+from meanfield_pde import ProjectionLimit, read_result
 from meanfield_pde.experiments.lifetimes import TABLE
+from meanfield_pde.figures.density import draw_density
 from tests.conftest import Main, Write, curves
 from tests.problems import CIRCLE, KEY_QUERY, SPHERE, VALUE
 
@@ -188,29 +189,29 @@ def test_experiments_are_drawn_again(
     assert (code, "for the folder of a run only" in err) == (2, True)
 
 
-@pytest.mark.draws
 def test_narrow_clusters_on_the_sphere_have_insets(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
 ) -> None:
     case = write_case(SPHERE, ("cells = 320", "cells = 1280"), ("beta  = 40.0", "beta  = 100.0"))
     assert main("run", case, "--quiet", "--output", tmp_path / "out") == (0, "")
-    density = drawn[0]
+    history = read_result(tmp_path / "out")
+    draw_density(tmp_path, history, ProjectionLimit(history.attention))
+    (density,) = drawn
     maps = [axes for axes in density.axes if axes.get_title().startswith("t = ")]
     insets = [len(axes.child_axes) for axes in maps]
     assert insets[0] == 0
     assert insets[-1] == 2
-    result = read_result(tmp_path / "out")
     peaks = [np.max(inset.collections[0].get_array()) for inset in maps[-1].child_axes]
-    assert max(peaks) == result.density[-1].max()
+    assert max(peaks) == history.density[-1].max()
 
 
-@pytest.mark.draws
+@pytest.mark.draws("distances")
 def test_phases_that_were_not_reached_are_named(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
 ) -> None:
     case = write_case(CIRCLE + COMPARE)
     assert main("run", case, "--quiet", "--output", tmp_path / "out") == (0, "")
-    texts = [text.get_text() for axes in drawn[1].axes for text in axes.texts]
+    texts = [text.get_text() for axes in drawn[0].axes for text in axes.texts]
     assert "not reached: metastable, switching, terminal" in texts
 
 

@@ -120,7 +120,7 @@ def test_states_of_noisy_oscillators():
 
 
 def test_no_state_is_an_error():
-    problem = stationary(2, 0.0, 60, normalise=True)
+    problem = stationary(2, 0.0, 20, normalise=True)
     with pytest.raises(SolverError, match="no stationary state was found"):
         problem.at_order(problem.uniform, 0.4, 1.5)
 

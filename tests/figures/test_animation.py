@@ -9,13 +9,17 @@ import pytest
 from PIL import Image
 
 from meanfield_pde import ProjectionLimit, read_result
+from meanfield_pde.experiments import redraw
 from meanfield_pde.figures import animation
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, SPHERE
 
 
 @pytest.mark.parametrize("text", [CIRCLE, SPHERE], ids=["circle", "sphere"])
-def test_an_animation_moves(text: str, main: Main, write_case: Write, tmp_path: Path) -> None:
+def test_an_animation_moves(
+    text: str, main: Main, write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redraw, "draw_run", lambda *arguments: [])
     out = tmp_path / "out"
     times = ("save_every = 0.5", "save_at = [1.0]")
     case = write_case(text, *([times] if text is CIRCLE else []))

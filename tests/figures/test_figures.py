@@ -41,8 +41,9 @@ def picture(path: Path) -> np.ndarray:
     return image
 
 
-@pytest.mark.parametrize("text", [CIRCLE, SPHERE], ids=["circle", "sphere"])
-@pytest.mark.parametrize("until", [0, 0.5])
+@pytest.mark.parametrize(
+    ("text", "until"), [(CIRCLE, 0), (CIRCLE, 0.5), (SPHERE, 0.5)], ids=["once", "circle", "sphere"]
+)
 def test_run_draws_and_plot_draws_again(
     text: str, until: float, main: Main, write_case: Write, tmp_path: Path
 ) -> None:

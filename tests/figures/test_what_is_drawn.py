@@ -17,11 +17,10 @@ from meanfield_pde.figures.colours import distinct
 from tests.conftest import Main, Write, curves
 from tests.problems import CIRCLE, SPHERE
 
-pytestmark = pytest.mark.draws
-
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
 
 
+@pytest.mark.draws("density")
 def test_the_circle(drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main("run", write_case(CIRCLE), "--quiet", "--output", out) == (0, "")
@@ -66,6 +65,7 @@ def test_the_circle(drawn: list[Figure], main: Main, write_case: Write, tmp_path
     assert "β = 40, 200 cells" in figure.get_suptitle()
 
 
+@pytest.mark.draws("density")
 def test_the_sphere(drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path) -> None:
     """At the place of each cell the map has its density; the limit's places are marked."""
     out = tmp_path / "out"
@@ -96,6 +96,7 @@ def test_the_sphere(drawn: list[Figure], main: Main, write_case: Write, tmp_path
     assert all(panel.images[0].norm == norm for panel in figure.axes[:3])
 
 
+@pytest.mark.draws("distances")
 def test_distances_with_their_intervals_and_rates(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ OFTEN = "[output]\ncheckpoint_every = 5\n"
 LONG = (("until = 5.0", "until = 2000.0"), ("save_every = 0.5", "save_every = 2.0"))
 
 
-@pytest.mark.draws
+@pytest.mark.draws("density")
 def test_nothing_of_others_is_removed(main: Main, write_case: Write, tmp_path: Path) -> None:
     """Names like those of temporary files, and files in the folders of the results."""
     out, case = tmp_path / "out", write_case(CIRCLE)
@@ -97,7 +97,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("ranks", "kilobytes"), [(1, 30), (2, 30), (1, 45)])
+@pytest.mark.parametrize(("ranks", "kilobytes"), [(2, 30), (1, 45)])
 def test_a_disk_that_takes_no_more(
     ranks: int, kilobytes: int, write_case: Write, tmp_path: Path
 ) -> None:
@@ -137,7 +137,7 @@ def test_hdf5_never_sees_a_failed_write(tmp_path: Path) -> None:
         assert file["a"][()].tolist() == list(range(7))
 
 
-@pytest.mark.draws
+@pytest.mark.draws("density")
 @pytest.mark.parametrize("name", ["fields", "figures"])
 def test_files_where_folders_should_be(
     name: str, main: Main, write_case: Write, tmp_path: Path

@@ -118,7 +118,7 @@ def test_logarithms() -> None:
 def test_factors_are_exponentials_of_limited_slopes(d: int) -> None:
     rng = np.random.default_rng(d)
     cells = 50
-    neighbours = np.argsort(rng.random((cells, cells)), axis=1)[:, :d]
+    neighbours = np.argsort(rng.random((cells, cells)), axis=1)[:, :d].copy()
     weights = rng.normal(size=(cells, d, d))
     logs = rng.normal(size=cells)
     logs[7] = -math.inf
@@ -137,7 +137,7 @@ def test_two_points_of_a_facet_have_the_mean_of_their_middle() -> None:
     """Its slope is what is limited; neither factor exceeds e, on facets of any length."""
     rng = np.random.default_rng(2)
     cells = 60
-    neighbours = np.argsort(rng.random((cells, cells)), axis=1)[:, :3]
+    neighbours = np.argsort(rng.random((cells, cells)), axis=1)[:, :3].copy()
     weights = rng.normal(size=(cells, 6, 3))
     weights[40:] *= 100
     logs = 0.3 * rng.normal(size=cells)

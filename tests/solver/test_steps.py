@@ -66,11 +66,12 @@ def test_third_order_in_time() -> None:
     assert exact.mass == pytest.approx(1.0, abs=1e-14)
 
 
-@pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-4])
-def test_the_error_is_below_the_tolerance(tolerance: float) -> None:
-    found, exact = evolved(tolerance), evolved(1e-7)
-    assert np.abs(found.masses - exact.masses).sum() < 2.0 * tolerance  # until t = 2
-    assert np.abs(found.state.masses.log - exact.state.masses.log).mean() < 2.0 * tolerance
+def test_the_error_is_below_the_tolerance() -> None:
+    exact = evolved(1e-7)
+    for tolerance in (1e-2, 1e-3, 1e-4):
+        found = evolved(tolerance)
+        assert np.abs(found.masses - exact.masses).sum() < 2.0 * tolerance  # until t = 2
+        assert np.abs(found.state.masses.log - exact.state.masses.log).mean() < 2.0 * tolerance
 
 
 def test_steps_do_not_know_of_cells() -> None:

@@ -15,10 +15,14 @@ from meanfield_pde.support import kernels
 from tests.conftest import Command, environment
 
 ROOT = Path(__file__).parents[2]
-TREES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text("utf-8"))
-    for path in (ROOT / "meanfield_pde").rglob("*.py")
-}
+
+
+def trees() -> dict[str, ast.Module]:
+    """The syntax of all modules, by name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text("utf-8"))
+        for path in (ROOT / "meanfield_pde").rglob("*.py")
+    }
 
 
 def functions(tree: ast.Module, decorators: set[str]) -> list[ast.FunctionDef]:
@@ -31,18 +35,18 @@ def functions(tree: ast.Module, decorators: set[str]) -> list[ast.FunctionDef]:
     ]
 
 
-PARTS = {(name, part.name) for name, tree in TREES.items() for part in functions(tree, {"part"})}
-
-
 def test_parts_are_called_by_compiled_functions_alone() -> None:
     """Python would compile them in every process, as they are in no cache of their own."""
-    assert len(PARTS) > 40
-    called = []
-    for name, tree in TREES.items():
-        known = {part for module, part in PARTS if module == name}
+    modules, called = trees(), []
+    parts = {
+        (name, one.name) for name, tree in modules.items() for one in functions(tree, {"part"})
+    }
+    assert len(parts) > 40
+    for name, tree in modules.items():
+        known = {part for module, part in parts if module == name}
         for node in tree.body:
             if isinstance(node, ast.ImportFrom):
-                known |= {one.name for one in node.names if (node.module, one.name) in PARTS}
+                known |= {one.name for one in node.names if (node.module, one.name) in parts}
         compiled = {
             id(node) for one in functions(tree, {"kernel", "part"}) for node in ast.walk(one)
         }

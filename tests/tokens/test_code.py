@@ -254,7 +254,7 @@ def test_layers_by_hand():
         simulate_tokens(x, layers, 2.0)
 
 
-@pytest.mark.parallel([1, 2, 3])
+@pytest.mark.parallel([3])
 def test_ranks_share_the_tokens():
     """One test for both, since each costs a start of mpiexec."""
     comm, x = MPI.COMM_WORLD, cloud(31, 3)

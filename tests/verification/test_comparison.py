@@ -287,7 +287,7 @@ def test_zero_temperature(solution):
     assert not found.agrees
 
 
-@pytest.mark.parallel([1, 2])
+@pytest.mark.parallel([2])
 def test_ranks_agree(tmp_path_factory):
     comm = MPI.COMM_WORLD
     solution = solve(HEAD, circle_mesh(60, comm=comm), DENSITY, until=1.0)

@@ -66,13 +66,14 @@ def test_regrafting_keeps_the_lists_of_the_tree(seed: int, depth: int) -> None:
     for number in range(nodes, nodes + 40):
         leaving = int(rng.integers(root))
         below = subtrees(parent)[leaving]
-        top = int(rng.choice(sorted(below)))
-        host = int(rng.choice(sorted(set(range(nodes)) - below)))
+        # Types as in the pivots, for which these functions are compiled.
+        top = np.int32(rng.choice(sorted(below)))
+        host = np.int32(rng.choice(sorted(set(range(nodes)) - below)))
         stem = path(top, parent)[: path(top, parent).index(leaving) + 1]
         meet = meeting(top, host, parent, size)
         above_top = path(top, parent)
         assert meet == next(x for x in path(host, parent) if x in above_top)
-        meet = meeting(leaving, host, parent, size)
+        meet = np.int32(meeting(np.int32(leaving), host, parent, size))
         new_parent, new_arc, new_flow = parent.copy(), arc.copy(), flow.copy()
         new_parent[stem], new_arc[stem] = [host, *stem[:-1]], [number, *arc[stem[:-1]]]
         new_flow[stem] = [0.5, *flow[stem[:-1]]]

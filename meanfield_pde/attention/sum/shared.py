@@ -78,7 +78,9 @@ class SharedSum:
     def _dealt(self, work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
         """Return the rows of all items, each made by one rank. Collective."""
         size = self._comm.size
-        own = np.ascontiguousarray(work(items[self._comm.rank :: size]))
+        # As on one rank, for which compiled loops are compiled once.
+        mine = np.ascontiguousarray(items[self._comm.rank :: size])
+        own = np.ascontiguousarray(work(mine))
         found = np.empty((len(items), own.shape[1]))
         counts = [len(items[rank::size]) * own.shape[1] for rank in range(size)]
         self._comm.Allgatherv(own, [found, counts])
