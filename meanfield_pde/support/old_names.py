@@ -83,7 +83,7 @@ def accept_old_attributes[C](kind: type[C]) -> type[C]:
             warnings.warn(message, FutureWarning, stacklevel=2)
             return getattr(own, new)
 
-        setattr(kind, old, property(renamed))
+        setattr(kind, old, property(renamed, doc=f"Its older name: see `{new}`."))
     return kind
 
 

@@ -50,7 +50,7 @@ def test_a_run_ends_with_what_was_found(main: Main, write_case: Write) -> None:
     assert not [line for line in lines if line.startswith("least") and "at t = 0" in line]
     assert "least W1 to zero temperature" not in err
     assert ["terminal", "not reached"] in cells
-    assert sum(line.startswith("terminal: ") for line in lines) == 1
+    assert sum(line.startswith("switching, terminal: ") for line in lines) == 1
 
 
 FIVE = """

@@ -10,14 +10,15 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meanfield_pde import ProjectionLimit, sphere_mesh
+from meanfield_pde import ProjectionLimit
+from meanfield_pde.amr.forest import Forest
 from meanfield_pde.figures import animation, mollweide
 from meanfield_pde.figures.clusters import find_clusters
 from meanfield_pde.figures.density import draw_density
 from meanfield_pde.history.history import History
 from meanfield_pde.mesh.cells import Cells
-from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.geometry import cell_spread, cell_volume, normalised
+from meanfield_pde.mesh.surface import sphere_surface
 from tests.problems import SPHERE, made_up
 
 # Longitude and latitude, in degrees: the middle, both edges of the map, both poles.
@@ -49,19 +50,17 @@ def history(*blobs: tuple[np.ndarray, float, float]) -> History:
 
     The last time is one at which all blobs are a hundred times as narrow as a pixel of the map.
     """
-    corners = Cells.of(FiniteVolumes(sphere_mesh(320))).vertices
-    for level in range(14):
-        middle = normalised(corners.mean(axis=1))
-        split = np.zeros(len(corners), dtype=bool)
+    forest = Forest.of(sphere_surface(320))
+    for level in range(28):
+        middle, cell = normalised(forest.corners.mean(axis=1)), 2 ** (-level / 2)
+        split = np.zeros(forest.count, dtype=bool)
         for centre, width, _ in blobs:
-            reach = max(6 * width, 0.6 / 2**level) if 0.2 / 2**level > 0.3 * width else 0.0
+            reach = max(6 * width, 0.6 * cell) if 0.2 * cell > 0.3 * width else 0.0
             split |= np.linalg.norm(middle - centre, axis=1) < reach
         if not split.any():
             break
-        a, b, c = np.moveaxis(corners[split], 1, 0)
-        ab, bc, ca = (normalised(x + y) for x, y in ((a, b), (b, c), (c, a)))
-        parts = [np.stack(x, axis=1) for x in ((a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca))]
-        corners = np.concatenate([corners[~split], *parts])
+        forest = forest.refined(split)
+    corners = forest.corners
     points = normalised(corners.mean(axis=1))
     volumes = cell_volume(corners)
     cells = Cells(points, volumes, cell_spread(corners, points), corners)
