@@ -102,7 +102,7 @@ class Surface:
         across[pairs[:, 0]], across[pairs[:, 1]] = pairs[:, 1], pairs[:, 0]
         return across.reshape(-1, self.dimension)
 
-    @property
+    @cached_property
     def neighbours(self) -> np.ndarray:
         """The cell across the facet opposite to each vertex of a closed surface, M x d."""
         return self.across // self.dimension

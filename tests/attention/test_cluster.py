@@ -12,40 +12,32 @@ from meanfield_pde.attention.sum.cluster import ClusterExpansion, ClusterSetting
 from meanfield_pde.attention.sum.cost import Costs, estimate
 from meanfield_pde.attention.sum.exponential import HIGHEST, Exponentials
 from meanfield_pde.attention.sum.tree import TILE, Sources, Targets
+from tests.problems import fibonacci_sphere
 
 TOLERANCE = 1e-10
 SETTINGS = ClusterSettings()
 Measure = tuple[np.ndarray, np.ndarray]  # points, log masses
 
 
-def spiral(count: int) -> np.ndarray:
-    """Nearly uniform points on the sphere."""
-    k = np.arange(count) + 0.5
-    z = 1 - 2 * k / count
-    longitude = np.pi * (1 + 5**0.5) * k
-    across = np.sqrt(1 - z * z)
-    return np.column_stack([across * np.cos(longitude), across * np.sin(longitude), z])
-
-
 def uniform(count: int) -> Measure:
-    points = spiral(count)
+    points = fibonacci_sphere(count)
     return points, np.log1p(0.3 * points[:, 0])
 
 
 def tails_of_1e_minus_300(count: int) -> Measure:
     """Two clusters, and between them log masses down to -690, of which the sums there are made."""
-    points = spiral(count)
+    points = fibonacci_sphere(count)
     return points, 690.0 * (np.abs(points @ [0.6, 0.0, 0.8]) - 1)
 
 
 def below_all_doubles(count: int) -> Measure:
     """As for a run with log masses: a steep density down to e^-3000."""
-    points = spiral(count)
+    points = fibonacci_sphere(count)
     return points, 1500.0 * (points @ [0.6, 0.0, 0.8] - 1)
 
 
 def rough_and_half_empty(count: int) -> Measure:
-    points = spiral(count)
+    points = fibonacci_sphere(count)
     rough = np.random.default_rng(5).uniform(-40, 0, count)
     return points, np.where(points[:, 2] > 0, rough, -np.inf)
 
@@ -108,7 +100,7 @@ def test_within_the_tolerance_for_every_target(
     """Also where Z is smaller by hundreds of decades than elsewhere."""
     points, log_masses = measure(9000)
     skew = np.array([[0.9, -0.1, 0.0], [-0.1, 0.5, 0.05], [-0.4, 0.0, 0.3]])
-    scores = beta * spiral(3001) @ skew
+    scores = beta * fibonacci_sphere(3001) @ skew
     expansion, targets = expansion_of(points, scores, log_masses)
     found, done = expansion.sums(np.arange(targets.tiles))
     assert done.all()
@@ -139,7 +131,7 @@ def check_proxies(points: np.ndarray, log_masses: np.ndarray, scores: np.ndarray
 
 def clusters(count: int) -> Measure:
     """Two clusters, and a kink between them."""
-    points = spiral(count)
+    points = fibonacci_sphere(count)
     return points, 200.0 * (np.abs(points @ [0.6, 0.0, 0.8]) - 1)
 
 
@@ -147,27 +139,27 @@ def clusters(count: int) -> Measure:
 def test_proxies_are_within_the_tolerance(measure: Callable[[int], Measure]) -> None:
     points, log_masses = measure(20_000)
     skew = np.array([[0.9, -0.1, 0.0], [-0.1, 0.8, 0.05], [-0.2, 0.0, 1.0]])
-    scores = 60 * around(spiral(120_000), [0.6, 0.0, 0.8], 0.28) @ skew
+    scores = 60 * around(fibonacci_sphere(120_000), [0.6, 0.0, 0.8], 0.28) @ skew
     check_proxies(points, log_masses, scores)
 
 
 def test_proxies_where_the_masses_are_1e_minus_300() -> None:
     """A cap whose mass falls by 1e-300 from one end to the other; targets at that end."""
-    points = around(spiral(400_000), [0.0, 0.0, 1.0], 0.5)
+    points = around(fibonacci_sphere(400_000), [0.0, 0.0, 1.0], 0.5)
     log_masses = -690 * np.arccos(points @ [np.sin(0.5), 0.0, np.cos(0.5)])
-    targets = around(spiral(800_000), [-np.sin(0.4), 0.0, np.cos(0.4)], 0.1)
+    targets = around(fibonacci_sphere(800_000), [-np.sin(0.4), 0.0, np.cos(0.4)], 0.1)
     check_proxies(points, log_masses, 2000 * targets)
 
 
 def test_proxies_for_a_source_that_is_alone_in_its_cell() -> None:
-    points = np.vstack([around(spiral(40_000), [0.0, 0.0, 1.0], 1.0), [[0.0, 0.6, -0.8]]])
-    scores = 60 * around(spiral(120_000), [0.0, 0.0, 1.0], 0.28)
+    points = np.vstack([around(fibonacci_sphere(40_000), [0.0, 0.0, 1.0], 1.0), [[0.0, 0.6, -0.8]]])
+    scores = 60 * around(fibonacci_sphere(120_000), [0.0, 0.0, 1.0], 0.28)
     check_proxies(points, np.zeros(len(points)), scores)
 
 
 def test_proxies_made_in_parts_by_ranks_are_the_same() -> None:
     points, log_masses = clusters(20_000)
-    scores = 60 * around(spiral(120_000), [0.6, 0.0, 0.8], 0.28)
+    scores = 60 * around(fibonacci_sphere(120_000), [0.6, 0.0, 0.8], 0.28)
     expansion, targets = expansion_of(points, scores, log_masses, proxies=True)
     whole, done = expansion.sums(np.arange(targets.tiles))
     assert done.all()
@@ -193,7 +185,7 @@ def test_proxies_on_the_circle() -> None:
 
 def test_what_proxies_are_too_coarse_for_is_left_to_the_direct_sum() -> None:
     points, log_masses = below_all_doubles(20_000)
-    expansion, targets = expansion_of(points, 5 * spiral(3001), log_masses, proxies=True)
+    expansion, targets = expansion_of(points, 5 * fibonacci_sphere(3001), log_masses, proxies=True)
     _, done = expansion.sums(np.arange(targets.tiles))
     assert not done.any()
 
@@ -216,7 +208,7 @@ def test_on_the_circle() -> None:
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
 def test_a_looser_tolerance_is_a_bound_and_costs_less(tolerance: float) -> None:
     points, log_masses = tails_of_1e_minus_300(9000)
-    scores = 5 * spiral(3001)
+    scores = 5 * fibonacci_sphere(3001)
     costs = []
     for asked in (TOLERANCE, tolerance):
         expansion, targets = expansion_of(points, scores, log_masses, asked)
@@ -232,7 +224,7 @@ def test_a_looser_tolerance_is_a_bound_and_costs_less(tolerance: float) -> None:
 
 def test_blocks_with_exponents_out_of_range_are_left_to_the_direct_sum() -> None:
     points, log_masses = uniform(9000)
-    scores = 1e5 * spiral(3001)
+    scores = 1e5 * fibonacci_sphere(3001)
     sources, targets = Sources(points), Targets(scores, scores)
     expansion = ClusterExpansion(sources, targets, TOLERANCE, SETTINGS, Costs(), by_proxies=False)
     sources.load(log_masses)
@@ -242,7 +234,7 @@ def test_blocks_with_exponents_out_of_range_are_left_to_the_direct_sum() -> None
 
 def test_neither_threads_nor_parts_of_the_work_change_a_bit() -> None:
     points, log_masses = tails_of_1e_minus_300(9000)
-    expansion, targets = expansion_of(points, 20 * spiral(3001), log_masses)
+    expansion, targets = expansion_of(points, 20 * fibonacci_sphere(3001), log_masses)
     whole, _ = expansion.sums(np.arange(targets.tiles))
     again, _ = expansion.sums(np.arange(targets.tiles), threads=2)
     assert again.tobytes() == whole.tobytes()
@@ -255,7 +247,7 @@ def test_neither_threads_nor_parts_of_the_work_change_a_bit() -> None:
 
 
 def test_chosen_where_a_kernel_holds_thousands_of_sources() -> None:
-    points, where = spiral(160_000), spiral(40_000)
+    points, where = fibonacci_sphere(160_000), fibonacci_sphere(40_000)
     log_masses = 200.0 * (np.abs(points @ [0.6, 0.0, 0.8]) - 1)
     chosen = []
     for beta in (30.0, 3000.0):
@@ -277,7 +269,9 @@ def test_shares_of_the_tolerance_are_settings_that_add_up() -> None:
     loose = ClusterSettings(truncation=0.01, proxy_error=0.01, skipped=0.01)
     costs = []
     for settings in (SETTINGS, loose):
-        expansion, _ = expansion_of(points, 20 * spiral(3001), log_masses, settings=settings)
+        expansion, _ = expansion_of(
+            points, 20 * fibonacci_sphere(3001), log_masses, settings=settings
+        )
         costs.append(expansion.costs(np.arange(expansion.blocks)).sum())
     assert costs[1] > costs[0]
     with pytest.raises(ValueError, match="shares of the tolerance"):
@@ -288,21 +282,21 @@ def test_shares_of_the_tolerance_are_settings_that_add_up() -> None:
 def test_the_least_cost_is_below_the_cost_and_not_idle(proxies: bool) -> None:
     """It is asked before masses are moved to proxy points, which takes a third of a sum."""
     points, log_masses = uniform(80_000)
-    expansion, _ = expansion_of(points, 10 * spiral(40_000), log_masses, proxies=proxies)
+    expansion, _ = expansion_of(points, 10 * fibonacci_sphere(40_000), log_masses, proxies=proxies)
     whole = expansion.costs(np.arange(expansion.blocks)).sum()
     assert 0.05 * whole < expansion.least_cost(80_000 / 16) < whole
 
 
 def test_not_chosen_where_most_blocks_would_be_left_to_the_direct_sum() -> None:
     """Kernels much narrower than a cell, on a mesh that is too coarse: exponents out of range."""
-    points, where = spiral(20_480), spiral(10_242)
+    points, where = fibonacci_sphere(20_480), fibonacci_sphere(10_242)
     sums = AttentionSum(points, where, 1e4 * where, TOLERANCE)
     sums.load(uniform(20_480)[1])
     assert not sums.estimate.use_clusters
 
 
 def test_clusters_widen_with_the_kernel() -> None:
-    points, scores = spiral(20_000), spiral(10_000)
+    points, scores = fibonacci_sphere(20_000), fibonacci_sphere(10_000)
     sizes = [
         expansion_of(points, beta * scores, np.zeros(20_000))[0].size for beta in (3.0, 1000.0)
     ]

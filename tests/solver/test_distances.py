@@ -13,6 +13,7 @@ from meanfield_pde.solver import distances
 from meanfield_pde.solver.settings import CompareCase
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from meanfield_pde.wasserstein.measure import Measure
+from tests.problems import fibonacci_sphere
 
 DENSITY = "1 + 0.3*x + 0.2*y"
 
@@ -57,13 +58,9 @@ def exact_rate(attention, p, times):
     They start evenly spaced, with the masses of the density, and go on by Runge and Kutta.
     """
     one, d = attention.layers[0].heads[0], attention.layers[0].dimension
-    number = np.arange({2: 5000, 3: 100_000}[d]) + 0.5
-    turn = 2 * np.pi * number / len(number)
-    x = np.column_stack([np.cos(turn), np.sin(turn)])
-    if d == 3:  # a spiral, of equal areas
-        height, turn = 1 - 2 * number / len(number), np.pi * (1 + 5**0.5) * number
-        flat = np.sqrt(1 - height**2)
-        x = np.column_stack([flat * np.cos(turn), flat * np.sin(turn), height])
+    turn = 2 * np.pi * (np.arange(5000) + 0.5) / 5000
+    circle = np.column_stack([np.cos(turn), np.sin(turn)])
+    x = circle if d == 2 else fibonacci_sphere(100_000)
     masses = 1 + 0.3 * x[:, 0] + 0.2 * x[:, 1]
     masses /= masses.sum()
 
