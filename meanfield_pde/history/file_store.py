@@ -14,6 +14,7 @@ which every program reads but nothing protects, is held against it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -34,6 +35,9 @@ from meanfield_pde.support.files import append, replace_file, writing
 from meanfield_pde.support.hdf5 import UNREADABLE
 from meanfield_pde.support.memory import check_claim
 from meanfield_pde.support.ranks import on_root
+
+# Bytes that are copied at once from one file to the next: far less than a mesh takes.
+_AT_ONCE = 1 << 24
 
 
 class FileStore(Store):
@@ -213,27 +217,36 @@ class FileStore(Store):
                 file[ROWS] = np.array([[row[name] for name in columns] for row in self.rows])
                 file[ROWS].attrs[COLUMNS] = columns
             for name in self._names:
-                if self.moves:
-                    self._write_moving(file, name)
-                    continue
-                first = self.read(0, name) if self.times else np.empty(0)
-                shape = (len(self.times), *first.shape)
-                dataset = file.create_dataset(name, shape, dtype=float)
-                for index in range(len(self.times)):
-                    dataset[index] = self.read(index, name)
+                self._write_arrays(file, name)
             file.attrs.update(self._attributes | {SAVED: self._names})
 
-    def _write_moving(self, file: h5py.File, name: str) -> None:
-        """The arrays of all times one after the other, and where each of them begins."""
-        indices = range(len(self.times))
-        first = self.read(0, name)
-        if offsets(name) not in file:
-            counts = [len(self.read(index, name)) for index in indices]
-            file[offsets(name)] = np.concatenate([[0], np.cumsum(counts)])
-        begin = file[offsets(name)][()]
-        dataset = file.create_dataset(name, (begin[-1], *first.shape[1:]), dtype=float)
-        for index in indices:
+    def _write_arrays(self, file: h5py.File, name: str) -> None:
+        """The arrays of all times, and where the mesh moves also where each of them begins."""
+        before = None if self._file is None else self._file[name]
+        kept = min(self._folded, len(self.times))
+        begin = np.arange(len(self.times) + 1)
+        if self.moves:
+            begin = self._offsets(name, kept)
+            if offsets(name) not in file:
+                file[offsets(name)] = begin
+        if before is not None:
+            row = before.shape[1:]
+        else:
+            shape = self._records[0].places[name].shape if self._records else ()
+            row = shape[1:] if self.moves else shape
+        dataset = file.create_dataset(name, (begin[-1], *row), dtype=float)
+        if before is not None:
+            _copy(before, dataset, int(begin[kept]), self.path)
+        for index in range(kept, len(self.times)):
             dataset[begin[index] : begin[index + 1]] = self.read(index, name)
+
+    def _offsets(self, name: str, kept: int) -> np.ndarray:
+        """Where the array of each time begins, in the file and after it in the journal."""
+        known = np.zeros(1, dtype=np.int64)
+        if self._file is not None:
+            known = self._file[offsets(name)][: kept + 1]
+        lengths = [record.places[name].shape[0] for record in self._records]
+        return np.concatenate([known, known[-1] + np.cumsum(lengths, dtype=np.int64)])
 
     def _take(self, found: Found) -> None:
         self.times, self.rows, self._names = found.times, found.rows, found.names
@@ -269,6 +282,18 @@ class FileStore(Store):
         if len(found.rows) != len(found.times):  # of an earlier version
             found.rows = []
         return found
+
+
+def _copy(before: h5py.Dataset, after: h5py.Dataset, count: int, path: Path) -> None:
+    """Copy the first rows of a dataset; what is read is held against its checksums."""
+    rows = max(1, _AT_ONCE // (8 * math.prod(before.shape[1:])))
+    for begin in range(0, count, rows):
+        end = min(begin + rows, count)
+        try:
+            found = before[begin:end]
+        except UNREADABLE as error:
+            raise _unreadable(path, error) from error
+        after[begin:end] = found
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

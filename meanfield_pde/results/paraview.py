@@ -5,7 +5,8 @@
 
 Written by rank 0 from the masses in input order: the same files on every number of ranks. DOLFINx's
 own writers leave truncated files behind when they are killed, and one file per rank; here each file
-takes its place when it is complete, and the index that names it comes after it.
+takes its place when it is complete, and the index that names it comes after it. Nobody waits for
+the disk: a run that goes on after the machine has failed writes all of them again.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class FieldWriter(Observer):
         write(self._folder / name, fields)
         self._entries.append(listing(store.times[index], name, list(fields)))
         begin, end = _FRAMES[self._kind]
-        replace_text(self._folder / f"density.{self._kind}", "".join([begin, *self._entries, end]))
+        index_of_all = "".join([begin, *self._entries, end])
+        replace_text(self._folder / f"density.{self._kind}", index_of_all, wait=False)
 
     def _write_vtu(self, path: Path, fields: dict[str, np.ndarray]) -> None:
         count, corners = self._cells.shape
@@ -129,7 +131,7 @@ class FieldWriter(Observer):
                 for name, array in arrays.items():
                     file[name] = array
 
-        replace_file(path, write)
+        replace_file(path, write, wait=False)
 
     def _xdmf_entry(self, time: float, name: str, fields: list[str]) -> str:
         count, corners = self._cells.shape
@@ -187,4 +189,5 @@ def _add_item(parent: ET.Element, values: np.ndarray, where: str) -> None:
 
 def _write_xml(path: Path, root: ET.Element) -> None:
     ET.indent(root)
-    replace_text(path, ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n")
+    text = ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    replace_text(path, text, wait=False)

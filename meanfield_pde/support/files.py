@@ -87,7 +87,13 @@ def check_output(path: Path) -> None:
             raise InputError(f"{path}: cannot be written ({_reason(error)})") from error
 
 
-def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | None = None) -> None:
+def replace_file(
+    path: Path,
+    write: Callable[[Path], object],
+    *,
+    keep: Path | None = None,
+    wait: bool = True,
+) -> None:
     """Let `write` make a file under a temporary name, then put it in the place of `path`.
 
     InputError if that is a pipe, a device or a socket, whose place no file is to take.
@@ -96,6 +102,7 @@ def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | No
         path: where it is to stand.
         write: makes the file.
         keep: where the file that it takes the place of is kept; at no time is there neither.
+        wait: for the disk, so that the file outlives the machine. What can be made again need not.
     """
     if not path.name:
         raise InputError(f"{path}: cannot be written (it is a folder)")
@@ -105,11 +112,13 @@ def replace_file(path: Path, write: Callable[[Path], object], *, keep: Path | No
     with writing(path):
         try:
             write(temporary)
-            flush(temporary)
+            if wait:
+                flush(temporary)
             if keep is not None and path.exists():
                 os.replace(path, keep)
             put_in_place(temporary, path)
-            flush(path.parent)
+            if wait:
+                flush(path.parent)
         finally:
             _discard(temporary)
 
@@ -129,9 +138,9 @@ def said_of_written() -> str:
     return f"written before, and whole: {_WRITTEN[0]}{more}"
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Put a text file in the place of `path`."""
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+def replace_text(path: Path, text: str, *, wait: bool = True) -> None:
+    """Put a text file in the place of `path`; `wait` as for `replace_file`."""
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), wait=wait)
 
 
 def append(path: Path, position: int, content: bytes) -> None:

@@ -183,6 +183,43 @@ def test_of_a_damaged_file_what_is_whole_is_read(path: Path) -> None:
             FileStore.open(path)
 
 
+def test_what_is_damaged_is_not_copied_into_the_next_file(path: Path) -> None:
+    store = filled(FileStore(path), 4)
+    content = bytearray(path.read_bytes())
+    place = content.index(arrays(1)[MASSES].tobytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"density\.h5: not a readable density file"):
+        store.finish()
+    assert path.read_bytes() == content
+
+
+def moving_arrays(index: int) -> dict[str, np.ndarray]:
+    """On as many cells as the mesh happens to have; patches come and go."""
+    generator, cells = np.random.default_rng(index), 3 + index % 4
+    return {
+        MASSES: generator.random(cells),
+        "points": np.tile([0.6, 0.8], (cells, 1)) * generator.choice([-1.0, 1.0], (cells, 2)),
+        "patches/places": generator.random((index % 3, 2)),
+    }
+
+
+@pytest.mark.parametrize("left", [0, 2, 5, 7, 9])
+def test_cells_that_move_are_read_back_whatever_is_forgotten(left: int, path: Path) -> None:
+    """Of 9 times 7 are in the file."""
+    store = FileStore(path)
+    for index in range(9):
+        store.append(0.1 * index, moving_arrays(index))
+    store.truncate(left)
+    for index in range(left, 12):
+        store.append(0.1 * index, moving_arrays(index))
+    store.finish()
+    for one in (store, FileStore.open(path)):
+        for index in range(12):
+            for name, expected in moving_arrays(index).items():
+                np.testing.assert_array_equal(one.read(index, name), expected)
+
+
 def test_killed_between_the_file_and_the_journal(path: Path) -> None:
     """The journal is still there, though its times are in the file."""
     store = filled(FileStore(path), 6)
