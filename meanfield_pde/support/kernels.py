@@ -2,8 +2,8 @@
 
 A first start waits for this, and much of it would be for callers that there are none of: C code,
 and, for parts, a cache of their own. A kernel that is kept holds its parts, and those that it
-calls: all are compiled again when a module with one changes. Ranks of one machine compile in turn,
-so that the first does it and the others find it in the cache.
+calls: all are compiled again when a module with one changes. Ranks of one machine compile a kernel
+in turn, so that the first does it and the others find it in the cache.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import logging
 import os
 import stat
 import tempfile
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numba
-from numba.core.event import Event, Listener, register
+from numba.core.compiler_lock import global_compiler_lock
+
+LOG = logging.getLogger("meanfield_pde")
 
 # The package, whose kernels call one another.
 PACKAGE = Path(__file__).parents[1]
 # The same for all, since what numba's own functions are compiled to is shared between equals: no
 # wrapper for C, Python's lock let go, and divisions without a check that keeps loops from vectors.
 _ALL = {"no_cfunc_wrapper": True, "nogil": True, "error_model": "numpy"}
+# Seconds; the kernel that takes longest is compiled in half of it on an idle core.
+_PATIENCE = 20.0
 
 
 def kernel(function: Callable | None = None, **options: Any) -> Callable:
@@ -39,6 +45,8 @@ def kernel(function: Callable | None = None, **options: Any) -> Callable:
         compiled: Callable = numba.njit(cache=folder is not None, **_ALL, **options)(function)
     finally:
         numba.config.CACHE_DIR = before
+    if folder is not None:
+        _compile_in_turn(compiled, f"{function.__module__}.{function.__qualname__}")
     return compiled
 
 
@@ -97,42 +105,66 @@ def own_folder() -> Path | None:
     return None
 
 
-class _InTurn(Listener):
-    """A lock of the machine, taken before numba looks for a kernel and until it has kept it.
+def _compile_in_turn(compiled: Any, name: str) -> None:
+    """Have a kernel compiled by one process of the machine at a time.
 
-    Besides time it saves the cache: of two processes that compile a kernel for other arguments at
-    once, each would give what it keeps the same name.
+    A lock is taken before numba looks for what is kept, and until it has kept it: of two processes
+    that compile a kernel for other arguments at once, each would give what it keeps the same name.
     """
+    compile_it = compiled.compile
 
-    def __init__(self) -> None:
-        self._own = threading.local()
+    def in_turn(signature: Any) -> Any:
+        # Numba's own lock first, as it is when a kernel compiles another: threads cannot meet.
+        with global_compiler_lock, _turn(name):
+            return compile_it(signature)
 
-    def on_start(self, event: Event) -> None:
-        """Take the lock, unless this kernel is compiled for another that calls it."""
-        self._own.depth = getattr(self._own, "depth", 0) + 1
-        if self._own.depth == 1:
-            self._own.lock = _locked()
-
-    def on_end(self, event: Event) -> None:
-        """Give the lock back after the outermost kernel."""
-        self._own.depth -= 1
-        if self._own.depth == 0 and self._own.lock is not None:
-            self._own.lock.close()
+    compiled.compile = in_turn
 
 
-def _locked() -> IO[str] | None:
-    folder = own_folder()
-    if folder is None:
-        return None
-    # Closed by `on_end`.
-    lock = (folder / "compiling.lock").open("w")
+@contextmanager
+def _turn(name: str) -> Iterator[None]:
+    folder = _lock_folder()
+    if folder is None or name in _HELD:  # it calls itself
+        yield
+        return
+    with (folder / f"{name}.lock").open("w") as lock:
+        _HELD.add(name)
+        try:
+            _take(lock, name)
+            yield
+        finally:
+            _HELD.remove(name)
+
+
+# Kernels that this process compiles; numba's lock is held where it is looked at.
+_HELD: set[str] = set()
+
+
+def _take(lock: IO[str], name: str) -> None:
+    """Wait for a lock, and say so where that takes longer than to compile any kernel."""
+    since = time.monotonic()
+    while time.monotonic() < since + _PATIENCE:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.02)
+    LOG.warning("waits for another process to compile %s; end that if it has been stopped", name)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return lock
+
+
+@functools.cache
+def _lock_folder() -> Path | None:
+    """Return a folder for locks, on the machine itself: file systems of many may have none."""
+    own, kept = own_folder(), kernel_folder()
+    if own is None or kept is None:
+        return None
+    folder = own / f"locks-{kept.name.removeprefix('kernels-')}"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _settle_cache() -> None:
-    """Have ranks compile in turn, and matplotlib write beside kernels that are in no cache."""
-    register("numba:compiler_lock", _InTurn())
+    """Have matplotlib write beside kernels that are in no cache."""
     folder, own = kernel_folder(), own_folder()
     if folder is not None and folder.parent == own:
         os.environ.setdefault("MPLCONFIGDIR", str(own / "matplotlib"))  # would warn

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +143,47 @@ def test_one_rank_of_a_machine_compiles(
     script.write_text(COMPILING)
     ended = command(ranks=4, script=script)
     assert sorted(ended.stdout.split()) == ["0", "0", "0", "1"], ended.stderr
+
+
+STOPPED = """
+import os, signal, numba.core.compiler as compiler
+from meanfield_pde.attention.sum.tree import summarise_nodes
+import numpy as np
+def stop(*arguments, **options):
+    os.write(1, b"compiling\\n")
+    os.kill(os.getpid(), signal.SIGSTOP)
+compiler.compile_extra = stop
+summarise_nodes(np.zeros(8), np.zeros((3, 8)), np.zeros(1), np.zeros((3, 1)))
+"""
+ANOTHER = """
+import numpy as np
+from meanfield_pde.attention.sum.tree import bisect
+print(bisect(np.zeros((2, 3)), (1,)).tolist())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_holds_up_its_own_kernel_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wants the same is told, and goes on once that process has ended."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    given: dict[str, Any] = {"env": environment(), "text": True, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", STOPPED], **given) as stopped:
+        assert stopped.stdout is not None
+        assert stopped.stdout.readline() == "compiling\n"
+        try:
+            other = subprocess.run([sys.executable, "-c", ANOTHER], timeout=100, **given)
+            assert other.stdout == "[0, 1]\n"
+            same = STOPPED.replace("compiler.compile_extra = stop", "") + "print('done')"
+            with subprocess.Popen(
+                [sys.executable, "-c", same], stderr=subprocess.PIPE, **given
+            ) as waiting:
+                assert waiting.stderr is not None
+                line = waiting.stderr.readline()
+                assert "waits for another process to compile" in line
+                assert "summarise_nodes" in line
+                stopped.kill()
+                assert waiting.communicate(timeout=100)[0] == "done\n"
+        finally:
+            stopped.kill()
