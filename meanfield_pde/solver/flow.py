@@ -44,11 +44,17 @@ class Flow:
         self.transport = transport
         self.integrator = integrator
         self.noise = noise
-        self.courant = min(scheme.accurate if courant is None else courant, scheme.positive)
+        longest = max(scheme.accurate, scheme.positive)
+        if not integrator.checks_stages:
+            longest = scheme.positive
+        self.courant = min(scheme.accurate if courant is None else courant, longest)
 
     def longest_step(self, rate: float) -> float:
         """How long a step of the integrator may be, at an outflow rate; infinity if none flows."""
-        return self.integrator.coefficient * self.courant / rate if rate > 0 else math.inf
+        return self._step_of(self.courant, rate)
+
+    def _step_of(self, courant: float, rate: float) -> float:
+        return self.integrator.coefficient * courant / rate if rate > 0 else math.inf
 
     def __call__(
         self, masses: Masses, velocity: Velocity, time: float, longest_split: float = math.inf
@@ -73,15 +79,22 @@ class Flow:
         return masses, smallest
 
     def carried(self, masses: Masses, velocity: Velocity, time: float) -> tuple[Masses, float]:
-        """Masses after a time of transport alone, in equal steps, and -log of the smallest."""
+        """Masses after a time of transport alone, in equal steps, and -log of the smallest.
+
+        A step in which a cell would give away more than it holds is taken in shorter ones.
+        """
         count = max(1, math.ceil(time / self.longest_step(velocity.rate)))
         limit, now, smallest = time / count * _ROUNDING, 0.0, 0.0
         while now < time:
             found = self.integrator.many(masses, velocity, now, time, limit)
             if not found.steps:
+                safe = min(limit, self._step_of(self.transport.scheme.positive, velocity.rate))
+                end = min(time, now + limit)
+                found = self.integrator.many(masses, velocity, now, end, safe)
+            if not found.steps:
                 raise SolverError(
                     f"at t = {velocity.time:.6g} no step keeps the density non-negative, down to "
-                    f"dt = {limit:.1e}; please report the case"
+                    f"dt = {safe:.1e}; please report the case"
                 )
             masses, now, smallest = found.masses, found.time, found.smallest
         return masses, smallest

@@ -87,11 +87,14 @@ class Integrator(ABC):
         coefficient: SSP coefficient C.
         extended: whether it takes masses in the extended range, too.
         many_at_once: whether `many` takes more than one step.
+        checks_stages: whether it refuses a step in which a cell gives away more than it holds;
+            others are given no steps in which that could be (`Scheme.positive`).
     """
 
     coefficient: float
     extended: ClassVar[bool] = True
     many_at_once: ClassVar[bool] = False
+    checks_stages: ClassVar[bool] = False
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -147,6 +150,7 @@ class SSPRungeKutta(Integrator):
 
     coefficient = _COEFFICIENT
     many_at_once = True
+    checks_stages = True
 
     def step(self, masses: Masses, velocity: Velocity, dt: float) -> tuple[Masses, float] | None:
         """Return the masses after a step; see `Integrator`."""
@@ -159,20 +163,15 @@ class SSPRungeKutta(Integrator):
     ) -> Steps:
         """Return what steps lead to; see `Integrator`."""
         transport, comm = self._transport, self._transport.volumes.comm
-        if not velocity.rate * limit / self.coefficient <= transport.scheme.positive:
-            return Steps(masses, 0, time)
         after = masses.copy()
-        given = after.values, np.empty_like(after.values), velocity.flux, time, until, limit
+        begin, kept = np.empty_like(after.values), np.empty_like(after.values)
+        given = after.values, begin, kept, velocity.flux, time, until, limit
         most = max(1, _AT_ONCE * comm.size // transport.volumes.global_cells)
         if comm.size == 1:
             found = _steps(*given, most, transport.facets, *transport.arrays)
         else:
             found = _steps_of_ranks(transport, *given, most)
-        taken, now, last, smallest = found
-        smallest = largest(comm, smallest)
-        if math.isinf(smallest):
-            return Steps(masses, 0, time)
-        return Steps(after, taken, now, last, smallest)
+        return Steps(after, *found)
 
 
 class PetscIntegrator(Integrator):
@@ -306,6 +305,7 @@ def time_after(time: float, dt: float, until: float) -> float:
 def _steps_of_ranks(
     transport: Transport,
     values: np.ndarray,
+    begin: np.ndarray,
     kept: np.ndarray,
     flux: np.ndarray,
     time: float,
@@ -316,34 +316,50 @@ def _steps_of_ranks(
     """`_steps` with an exchange before each stage. Collective."""
     taken, last, smallest = 0, 0.0, 0.0
     while taken < most and time < until:
-        last = fitting_step(until - time, limit)
-        kept[...] = values
+        dt = fitting_step(until - time, limit)
+        begin[...] = kept[...] = values
+        held = True
         for stage in range(1, _STAGES + 1):
             share = _SHARE if stage == _MIXED else 0.0
-            transport.euler(values, flux, last / _COEFFICIENT, kept, share)
+            held = transport.euler(values, flux, dt / _COEFFICIENT, kept, share) and held
             if stage == _KEPT:
                 kept[...] = values
-        found = float(flush_and_check(values))
-        smallest = math.inf if math.isinf(smallest) else found
-        taken, time = taken + 1, time_after(time, last, until)
+        own = float(flush_and_check(values)) if held else math.inf
+        found = largest(transport.volumes.comm, own)
+        if math.isinf(found):
+            values[...] = begin
+            break
+        smallest, last = found, dt
+        taken, time = taken + 1, time_after(time, dt, until)
     return taken, time, last, smallest
 
 
 @kernel
-def _steps(values, kept, flux, time, until, limit, most, facets, *arrays):
-    """Steps in place: their number, the time after them, the last length, -log of the smallest."""
+def _steps(values, begin, kept, flux, time, until, limit, most, facets, *arrays):
+    """Steps in place, up to one in which a cell gives away more than it holds.
+
+    Returned are their number, the time after them, the last length, and -log of the smallest mass.
+    """
     taken, last, smallest = 0, 0.0, 0.0
-    flat, before = values.reshape(-1), kept.reshape(-1)
-    while taken < most and time < until and smallest < np.inf:
-        last = fitting_step(until - time, limit)
+    flat, first, before = values.reshape(-1), begin.reshape(-1), kept.reshape(-1)
+    while taken < most and time < until:
+        dt = fitting_step(until - time, limit)
         for c in range(flat.size):  # assigned as a whole, it would take a second to compile
-            before[c] = flat[c]
+            first[c] = before[c] = flat[c]
+        held = True
         for stage in range(1, _STAGES + 1):
             share = _SHARE if stage == _MIXED else 0.0
-            euler_alone(values, flux, last / _COEFFICIENT, kept, share, facets, *arrays)
+            held = (
+                euler_alone(values, flux, dt / _COEFFICIENT, kept, share, facets, *arrays) and held
+            )
             if stage == _KEPT:
                 for c in range(flat.size):
                     before[c] = flat[c]
-        smallest = flush_and_check(values)
-        taken, time = taken + 1, time_after(time, last, until)
+        found = flush_and_check(values)
+        if not held or found == np.inf:
+            for c in range(flat.size):
+                flat[c] = first[c]
+            break
+        smallest, last = found, dt
+        taken, time = taken + 1, time_after(time, dt, until)
     return taken, time, last, smallest

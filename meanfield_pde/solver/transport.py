@@ -12,8 +12,13 @@ from the cell that this part leaves.
 
 Slopes of the logarithm keep the tails right: a density that falls by decades from cell to cell is
 reconstructed with the same relative accuracy everywhere. A forward Euler step dt keeps every mass
-non-negative when dt times the outflow rate max_c sum_f max(q_f, 0) / |c| is at most 1 for upwind
-and exp(-1) for the others, because then no cell gives away more than it holds.
+non-negative if no cell gives away more than it holds,
+
+    dt sum_f max(q_f, 0) (rho_f / rho_c) / |c| <= 1,
+
+which is so where dt times the outflow rate max_c sum_f max(q_f, 0) / |c| is at most 1 for upwind
+and exp(-1) for the others, as rho_f <= e rho_c. Where densities are resolved they hardly differ,
+and steps may be longer: whether they are too long is seen as they are taken.
 """
 
 from __future__ import annotations
@@ -86,7 +91,7 @@ class Transport:
     def rate_of_change(self, masses: np.ndarray, flux: np.ndarray, out: np.ndarray) -> None:
         """Write d/dt M of own cells to `out`; `masses` are those of own cells. Collective."""
         self._halo.exchange(masses)
-        _rate_of_change(masses, flux, out, self.facets, *self.arrays)
+        _rate_of_change(masses, flux, 0.0, out, self.facets, *self.arrays)
 
     @timed("Transport")
     def euler(
@@ -96,13 +101,14 @@ class Transport:
         length: float,
         before: np.ndarray,
         share: float = 0.0,
-    ) -> None:
+    ) -> bool:
         """Forward Euler step of this length, in place, then share x before + (1 - share) x it.
 
         Collective: one exchange where there are other ranks, and one call, which allocates nothing.
+        It returns whether no cell of this rank gave away more than it held.
         """
         self._halo.exchange(masses)
-        euler_alone(masses, flux, length, before, share, self.facets, *self.arrays)
+        return euler_alone(masses, flux, length, before, share, self.facets, *self.arrays)
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.
@@ -152,21 +158,26 @@ def _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, p
 
 @part
 def _divergence(
-    facets, flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out
-):
+    facets, flux, length, cell_facets, cell_signs, neighbours, neighbour_facets, volume, density,
+    factors, out,
+):  # fmt: skip
+    """Write d/dt M; whether no cell would give away more than it holds in a step of this length."""
     points = len(facets) - 1
+    held = True
     for c in range(cell_facets.shape[0]):
-        change = 0.0
+        change, given = 0.0, 0.0
         for i in range(len(facets)):
             j = neighbours[c, i]
             for q in range(points):
                 outward = cell_signs[c, i] * flux[cell_facets[c, i], q]
                 if outward > 0:
-                    change -= outward * (factors[c, points * i + q] * density[c])
+                    given += outward * factors[c, points * i + q]
                 else:
                     there = factors[j, points * neighbour_facets[c, i] + q]
                     change -= outward * (there * density[j])
-        out[c] = change
+        out[c] = change - given * density[c]
+        held = held and length * given <= volume[c]
+    return held
 
 
 @part
@@ -190,6 +201,7 @@ def _extended_update(
     cell_facets, cell_signs, neighbours, neighbour_facets, volume, density, exponents, factors,
 ):  # fmt: skip
     points = len(facets) - 1
+    held = True
     for c in range(cell_facets.shape[0]):
         # The largest exponent among those that contribute is the common scale of the sum.
         scale = exponents[c]
@@ -208,6 +220,7 @@ def _extended_update(
                 elif outward < 0:
                     there = factors[j, points * neighbour_facets[c, i] + q]
                     total -= outward * there * scaled(density[j], exponents[j] - scale)
+        held = held and out <= volume[c]
         total += max(volume[c] - out, 0.0) * scaled(density[c], exponents[c] - scale)
         mantissa, power = math.frexp(total)
         exponent = scale + power if total > 0 else ZERO_EXPONENT
@@ -218,11 +231,12 @@ def _extended_update(
             mantissa, power = math.frexp(total)
             exponent = scale + power if total > 0 else ZERO_EXPONENT
         masses[0, c], masses[1, c] = mantissa, exponent
+    return held
 
 
 @kernel
 def _rate_of_change(
-    masses, flux, out, facets,
+    masses, flux, length, out, facets,
     ghosts, volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
     stencil, fit, bend, points, density, log_density, exponents, factors, change,
 ):  # fmt: skip
@@ -230,9 +244,10 @@ def _rate_of_change(
     if weights.size + stencil.size > 0:
         logarithms(density, log_density)
     _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, points, factors)
-    _divergence(
-        facets, flux, cell_facets, cell_signs, neighbours, neighbour_facets, density, factors, out
-    )
+    return _divergence(
+        facets, flux, length, cell_facets, cell_signs, neighbours, neighbour_facets, volume,
+        density, factors, out,
+    )  # fmt: skip
 
 
 @kernel
@@ -246,8 +261,8 @@ def euler_alone(
     They are arguments each, since taking a tuple apart costs as much as fifty cells.
     """
     if masses.ndim == 1:  # known to the compiler
-        _rate_of_change(
-            masses, flux, change, facets,
+        held = _rate_of_change(
+            masses, flux, length, change, facets,
             ghosts, volume, cell_facets, cell_signs, neighbours, neighbour_facets, weights,
             stencil, fit, bend, points, density, log_density, exponents, factors, change,
         )  # fmt: skip
@@ -259,8 +274,9 @@ def euler_alone(
             for c in range(log_density.size):
                 log_density[c] += exponents[c] * _LOG2
         _reconstruct(facets, log_density, neighbours, weights, stencil, fit, bend, points, factors)
-        _extended_update(
+        held = _extended_update(
             facets, masses, flux, length, before, share,
             cell_facets, cell_signs, neighbours, neighbour_facets, volume, density, exponents,
             factors,
         )  # fmt: skip
+    return held

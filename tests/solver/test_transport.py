@@ -95,8 +95,13 @@ def test_beyond_the_step_limit_masses_do_become_negative(scheme):
     outflow = np.maximum(speed[fastest], 0) @ np.exp(
         np.full(volumes.dimension, 0.0 if scheme == "upwind" else 1.0)
     )
-    step = 1.01 * volumes.volume[fastest] / outflow
-    assert masses[fastest] + step * out[fastest] < 0
+    step = volumes.volume[fastest] / outflow
+    assert masses[fastest] + 1.01 * step * out[fastest] < 0
+    # And a step says whether it was too long, in both formats.
+    for form in (Doubles, ExtendedRange.of):
+        for part, held in ((0.99, True), (1.01, False)):
+            given = form(masses.copy()).values
+            assert transport.euler(given, flux, part * step, given.copy()) is held
 
 
 @pytest.mark.parametrize(("d", "cells"), [(2, 100), (3, 320)])
