@@ -284,10 +284,13 @@ def _apply_rule(
     points, weights = quadrature(cells)
     values = function(points.reshape(-1, points.shape[-1]))
     values = values.reshape(*weights.shape, *values.shape[1:])
+    size = np.abs(values)
+    if values.ndim == 2:  # four times as quick as what holds for any number of columns
+        return (weights * values).sum(axis=1), (weights * size).sum(axis=1), size.max(axis=1)
     return (
         np.einsum("cq,cq...->c...", weights, values),
-        np.einsum("cq,cq...->c...", weights, np.abs(values)),
-        np.abs(values).max(axis=1),
+        np.einsum("cq,cq...->c...", weights, size),
+        size.max(axis=1),
     )
 
 
@@ -296,9 +299,8 @@ def _triangle_rule(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     nodes, weights = basix.make_quadrature(basix.CellType.triangle, _DEGREE)
     barycentric = np.column_stack([1 - nodes.sum(axis=1), nodes])
-    flat = np.einsum("qk,ckd->cqd", barycentric, cells)
-    a, b, c = cells[:, 0], cells[:, 1], cells[:, 2]
-    triple = np.abs(np.einsum("ij,ij->i", a, np.cross(b - a, c - a)))
+    flat = barycentric @ cells
+    triple = np.abs(np.linalg.det(cells))
     radius = norm(flat)
     # A flat element dS at distance r from the origin covers <x, n> dS / r^3 of the sphere.
     return flat / radius[..., None], weights * triple[:, None] / radius**3
