@@ -166,7 +166,7 @@ print(bisect(np.zeros((2, 3)), (1,)).tolist())
 def test_a_process_that_is_stopped_holds_up_its_own_kernel_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who wants the same is told, and goes on once that process has ended."""
+    """Who wants the same says that it waits, and goes on once that process has ended."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     given: dict[str, Any] = {"env": environment(), "text": True, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", STOPPED], **given) as stopped:
