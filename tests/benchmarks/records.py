@@ -17,7 +17,7 @@ from tests.benchmarks.tables import KEPT
 HERE = Path(__file__).parent
 PAGE = KEPT.parents[1] / "measurements.md"
 ORDER = {
-    "How accurate": ("adaptivity", "intervals", "sums", "tails"),
+    "How accurate": ("adaptivity", "exact_solutions", "intervals", "sums", "tails"),
     "Lifetimes": ("lifetimes", "moving_triangles"),
     "How fast": (
         "time_to_accuracy",
