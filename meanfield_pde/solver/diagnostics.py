@@ -20,6 +20,7 @@ from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.geometry import chunks
 from meanfield_pde.support.checks import numbers
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -113,8 +114,9 @@ class Snapshot:
         volumes, fits = self.diagnostics.volumes, self.diagnostics.fits
         found, moved = volumes.scatter(self.rest)[:, None] * means, self._moved_by_slopes
         with shared_errors(volumes.comm):  # it may be a user's function
-            for k in range(3):  # what slopes of log rho add
-                found += moved[:, k, None] * function(fits.points[:, k])
+            for part in chunks(len(found)):
+                for k in range(3):  # what slopes of log rho add
+                    found[part] += moved[part, k, None] * function(fits.points[part, k])
             beside = [patch.masses @ function(patch.middles) for patch in self.patches]
         return np.array([volumes.gather(one).sum() for one in found.T]) + sum(beside)
 

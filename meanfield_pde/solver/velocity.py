@@ -113,7 +113,7 @@ class MeanField:
             # The vertices that the facets of this rank need, and the means from them.
             means, ends = volumes.facet_means, volumes.facet_vertices
             self._near = near = np.union1d(means.indices, ends)
-            columns = np.searchsorted(near, means.indices)
+            columns = np.searchsorted(near, means.indices).astype(np.int32)
             self._facet_mean = means.indptr, columns, means.data, np.searchsorted(near, ends)
             self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
             self.sources = TermSources(attention, volumes, noise=noise)
