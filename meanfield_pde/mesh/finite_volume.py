@@ -203,7 +203,7 @@ class FiniteVolumes:
         cells = self.cell_points[: self.owned]
         with shared_errors(self.comm):
             coarse, size = geometry.rough_integrals(function, cells)
-        columns = size.reshape(len(size), -1).T
+        columns = size.reshape(len(size), math.prod(size.shape[1:])).T
         whole = np.array([self.gather(one).sum() for one in columns]).reshape(size.shape[1:])
         with shared_errors(self.comm):
             return geometry.refined_integrals(function, cells, coarse, whole, length_scale, peaks)

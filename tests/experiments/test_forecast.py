@@ -13,9 +13,11 @@ import pytest
 from meanfield_pde import read_case, read_result, run_case
 from meanfield_pde.case.case import MeshCase
 from meanfield_pde.experiments import forecast as forecasts
+from meanfield_pde.experiments.cost import BYTES_REPEATED, BYTES_SHARED
 from meanfield_pde.experiments.forecast import in_bytes, in_words
 from meanfield_pde.experiments.pilot import run_pilot
 from meanfield_pde.experiments.run import forecast_run
+from tests.benchmarks.memory import peak_of
 from tests.conftest import Command, Main, Printed, Write
 from tests.problems import CIRCLE, SPHERE
 
@@ -166,3 +168,14 @@ def test_times_and_sizes_in_words() -> None:
         "0.034 s", "12 s", "80 s", "13 minutes", "2.5 hours", "12 days",
     ]  # fmt: skip
     assert [in_bytes(b) for b in (2.5e6, 3.21e9)] == ["2.5 MB", "3.2 GB"]
+
+
+@pytest.mark.slow
+def test_a_mesh_is_refused_by_the_bytes_that_a_cell_takes() -> None:
+    """Neither less, or what does not fit would begin, nor far more."""
+    few, many = 20_480, 81_920
+    peak_of(few, 1)  # compiles what is not in the cache, which takes memory, too
+    (fewer, least), (more, most) = peak_of(few, 1), peak_of(many, 1)
+    assert (fewer, more) == (few, many)
+    said = BYTES_REPEATED + BYTES_SHARED
+    assert 0.8 * said < (most - least) / (more - fewer) < 1.06 * said

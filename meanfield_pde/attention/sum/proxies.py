@@ -129,7 +129,7 @@ class ProxyClusters:
             self._middle[group] = middle = (low + high) / 2
             self._frame[group] = np.concatenate([middle @ axes, axes.ravel()])
             self._half[group] = (high - low) / 2 + 8 * np.finfo(float).eps
-        self._mine: tuple[np.ndarray, ...] = (np.empty(0),)
+        self._mine: tuple[np.ndarray, ...] | None = None
         unit = self._frame[:, 3:].reshape(-1, 3, 3)
         scaled = unit * self._half[:, :, None]
         self.boxes = np.concatenate([self._frame[:, :3], scaled.reshape(-1, 9)], axis=1)
@@ -177,7 +177,7 @@ class ProxyClusters:
         given the same.
         """
         given, order_of_tree = self._sources.tree()[1]
-        if not np.array_equal(self._mine[0], groups):
+        if self._mine is None or not np.array_equal(self._mine[0], groups):
             parts = [slice(*self._starts[group : group + 2]) for group in groups]
             starts = np.cumsum([0, *(part.stop - part.start for part in parts)])
             local, order = np.empty((3, starts[-1])), np.empty(starts[-1], dtype=np.int32)
