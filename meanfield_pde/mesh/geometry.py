@@ -222,7 +222,7 @@ def refined_integrals(
 
 
 def chunks(count: int) -> list[slice]:
-    """Parts of so many cells, to be worked on one after the other."""
+    """Slices of `count` cells, small enough for arrays of quadrature points."""
     return [slice(start, start + _CHUNK) for start in range(0, max(count, 1), _CHUNK)]
 
 

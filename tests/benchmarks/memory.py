@@ -37,7 +37,7 @@ peaks = MPI.COMM_WORLD.gather(peak_memory())
 if MPI.COMM_WORLD.rank == 0:
     print(json.dumps([len(solution.cells.volumes), max(peaks)]))
 """
-COMPILING = 20_480  # cells of a run that has all kernels compiled
+COMPILING = 81_920  # cells of a run that has all kernels compiled
 SIZES, RANKS = (81_920, 327_680, 1_310_720), (1, 2, 4)
 PROJECTED_CELLS, PROJECTED_RANKS = 10_000_000, 16
 OPTIONS = options("memory", __doc__)
