@@ -148,7 +148,7 @@ def test_tests_share_problems_and_oracles_and_nothing_else() -> None:
     shared |= {"tests.benchmarks.characteristics", "tests.benchmarks.moving_arcs"}
     shared |= {"tests.benchmarks.adaptivity", "tests.benchmarks.damage"}
     shared |= {"tests.benchmarks.intervals", "tests.benchmarks.records", "tests.benchmarks.tables"}
-    shared |= {"tests.benchmarks", "tests.benchmarks.growth"}
+    shared |= {"tests.benchmarks", "tests.benchmarks.growth", "tests.benchmarks.memory"}
     shared |= {"tests.benchmarks.hostile", "tests.benchmarks.sums", "tests.benchmarks.tails"}
     shared |= {"tests.benchmarks.moving_triangles", "tests.benchmarks.cubic_triangles"}
     shared |= {"tests.benchmarks.softmax_moments", "tests.benchmarks.triangle_mesh"}

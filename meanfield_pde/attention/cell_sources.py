@@ -16,7 +16,6 @@ the centres stand for cells narrower than the kernel, whose width is |beta z|^(-
 from __future__ import annotations
 
 from collections.abc import Callable
-from weakref import WeakKeyDictionary, proxy
 
 import numpy as np
 
@@ -32,53 +31,10 @@ Width = Callable[[np.ndarray], np.ndarray]
 _NARROW = 1.0
 
 
-class ReconstructedCells:
-    """The cells of the whole mesh, the same on every rank, with log rho reconstructed in each.
-
-    Attributes:
-        points: y_k, three in each cell, cells x 3 x d.
-        shares: s_k, the shares of the mass of a cell where the density in it is constant.
-        centre: x of each cell.
-        log_volume: of each cell.
-    """
-
-    def __init__(self, volumes: FiniteVolumes) -> None:
-        """Collective."""
-        own = slice(0, volumes.owned)
-        self.centre = volumes.gather(volumes.centre[own])
-        self.log_volume = np.log(volumes.gather(volumes.volume[own]))
-        fits = cell_fits(volumes)
-        self.points, self.shares = fits.points, fits.shares
-        self._volumes = proxy(volumes)  # which keeps these cells
-        self._reconstruction = fits.at_points()
-
-    def shares_for(self, log_masses: np.ndarray) -> np.ndarray:
-        """The shares M_k / M of the points of all cells, for their log masses. Collective.
-
-        Each rank makes those of its own cells.
-        """
-        factors = self._reconstruction.factors(log_masses - self.log_volume)
-        shares = self.shares * self._volumes.gather(factors)
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-
-
-# Those of the meshes in use: all heads of a layer, and the moments, take the same. To make them is
-# a third of what a right-hand side takes on a new mesh (20,480 cells of the sphere, one head).
-_MADE: WeakKeyDictionary[FiniteVolumes, ReconstructedCells] = WeakKeyDictionary()
-
-
-def reconstructed_cells(volumes: FiniteVolumes) -> ReconstructedCells:
-    """The reconstructed cells of a mesh, made when they are first asked for. Collective."""
-    if volumes not in _MADE:
-        _MADE[volumes] = ReconstructedCells(volumes)
-    return _MADE[volumes]
-
-
 class CellSources:
-    """Points that stand for all cells, the same on every rank.
+    """Points that stand for all cells.
 
     Attributes:
-        points: three for each cell, and then, with noise, one for each narrow one.
         points_per_cell: for the log.
     """
 
@@ -92,25 +48,39 @@ class CellSources:
             volumes: the mesh.
             noise: whether there is noise.
         """
-        self._cells = cells = reconstructed_cells(volumes)
-        self._wide = np.ones(volumes.global_cells, dtype=bool)
+        self._volumes, self._fits = volumes, cell_fits(volumes)
+        own = slice(0, volumes.owned)
+        self._log_volume = np.log(volumes.volume[own])
+        self._wide: np.ndarray | None = None  # all cells
         if noise:
-            width = np.exp(cells.log_volume / (volumes.dimension - 1))
-            self._wide = width * np.sqrt(inverse_width_squared(cells.centre)) > _NARROW
-        self.points_per_cell = " or ".join(
-            {False: "1", True: "3"}[w] for w in np.unique(self._wide)
-        )
-        self.points = np.concatenate(
-            [
-                cells.points[self._wide].reshape(-1, volumes.dimension),
-                cells.centre[~self._wide],
-            ]
-        )
+            width = np.exp(np.log(volumes.gather(volumes.volume[own])) / (volumes.dimension - 1))
+            kernels = width * np.sqrt(inverse_width_squared(volumes.gather(volumes.centre[own])))
+            self._wide = kernels > _NARROW
+        kinds = [True] if self._wide is None else np.unique(self._wide)
+        self.points_per_cell = " or ".join("3" if wide else "1" for wide in kinds)
+
+    def points(self) -> np.ndarray:
+        """Three for each cell, or, with noise, one for each narrow one, these last. Collective.
+
+        The same on every rank, and not kept: they are a good part of what a cell of the whole mesh
+        takes there.
+        """
+        volumes = self._volumes
+        points = volumes.gather(self._fits.points)
+        if self._wide is None:
+            return points.reshape(-1, volumes.dimension)
+        centre = volumes.gather(volumes.centre[: volumes.owned])
+        wide = points[self._wide].reshape(-1, volumes.dimension)
+        return np.concatenate([wide, centre[~self._wide]])
 
     def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
-        """Those of the points, for those of all cells. Collective."""
-        if not self._wide.any():
-            return log_masses
-        shares = self._cells.shares_for(log_masses)
-        wide = (log_masses[:, None] + np.log(shares))[self._wide]
-        return np.concatenate([wide.ravel(), log_masses[~self._wide]])
+        """Those of the points, for those of own cells. Collective."""
+        wide = self._wide
+        if wide is not None and not wide.any():
+            return self._volumes.gather(log_masses)
+        # Each rank makes those of its own cells.
+        shares = self._fits.shares_for(log_masses - self._log_volume)
+        found = self._volumes.gather(log_masses[:, None] + np.log(shares))
+        if wide is None:
+            return found.ravel()
+        return np.concatenate([found[wide].ravel(), self._volumes.gather(log_masses)[~wide]])

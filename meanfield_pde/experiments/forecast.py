@@ -205,7 +205,7 @@ class _Trial:
 
     def again(self, until: float) -> None:
         """Save again if there is time: distances begin with the last ones. Collective."""
-        if not self.late:
+        if not self.late and self.simulation.evolution.time < until:
             self.steps(until, 1)
             self.step_seconds.pop()
             self.save()

@@ -88,7 +88,7 @@ class Stencils:
         """Those of a mesh, taken over from the mesh before where they are the same."""
         size = min(_STENCIL + _SPARE, len(mesh.vertices))
         facets = len(mesh.facet_vertices)
-        near = np.empty((facets, size), dtype=np.int64)
+        near = np.empty((facets, size), dtype=np.int32)
         weights, reach = np.empty((facets, size)), np.empty(facets)
         missing = np.ones(facets, dtype=bool)
         if before is not None and before.near.shape[1] == size:

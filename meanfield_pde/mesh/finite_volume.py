@@ -124,10 +124,10 @@ class FiniteVolumes:
         opposite = (
             ~(self.cell_vertices[cells][..., None] == self.facet_vertices[:, None, None, :]).any(-1)
         ).argmax(axis=2)
-        self.cell_facets = np.full((self.owned, d), -1)
+        self.cell_facets = np.full((self.owned, d), -1, dtype=np.int32)
         self.cell_signs = np.zeros((self.owned, d))
-        self.neighbours = np.full((self.owned, d), -1)
-        self.neighbour_facets = np.full((self.owned, d), -1)
+        self.neighbours = np.full((self.owned, d), -1, dtype=np.int32)
+        self.neighbour_facets = np.full((self.owned, d), -1, dtype=np.int32)
         for side, sign in ((0, 1.0), (1, -1.0)):
             own = np.flatnonzero(cells[:, side] < self.owned)
             place = (cells[own, side], opposite[own, side])
@@ -203,7 +203,8 @@ class FiniteVolumes:
         cells = self.cell_points[: self.owned]
         with shared_errors(self.comm):
             coarse, size = geometry.rough_integrals(function, cells)
-        whole = self.gather(size).sum(axis=0)
+        columns = size.reshape(len(size), math.prod(size.shape[1:])).T
+        whole = np.array([self.gather(one).sum() for one in columns]).reshape(size.shape[1:])
         with shared_errors(self.comm):
             return geometry.refined_integrals(function, cells, coarse, whole, length_scale, peaks)
 

@@ -108,7 +108,7 @@ def tangent_vector(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def cell_spread(cells: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Mean squared geodesic distance of the points of each cell from its centre."""
     spread = np.empty(len(cells))
-    for part in _chunks(len(cells)):
+    for part in chunks(len(cells)):
         nodes, weights = quadrature(cells[part])
         squared = geodesic_distance(nodes, centres[part, None]) ** 2
         spread[part] = (weights * squared).sum(axis=1) / weights.sum(axis=1)
@@ -196,7 +196,7 @@ def integrate(
 
 def rough_integrals(function: Integrand, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Integrals of f and of |f| over each cell by the rule of degree 6 alone."""
-    parts = [_apply_rule(function, cells[part])[:2] for part in _chunks(len(cells))]
+    parts = [_apply_rule(function, cells[part])[:2] for part in chunks(len(cells))]
     coarse, size = (np.concatenate(part) for part in zip(*parts, strict=True))
     return coarse, size
 
@@ -216,12 +216,13 @@ def refined_integrals(
     return np.concatenate(
         [
             _refine_part(function, cells[part], coarse[part], whole, length_scale, peaks)
-            for part in _chunks(len(cells))
+            for part in chunks(len(cells))
         ]
     )
 
 
-def _chunks(count: int) -> list[slice]:
+def chunks(count: int) -> list[slice]:
+    """Slices of `count` cells, small enough for arrays of quadrature points."""
     return [slice(start, start + _CHUNK) for start in range(0, max(count, 1), _CHUNK)]
 
 

@@ -42,7 +42,7 @@ class Halo:
             return
         own = volumes.input_cells[: volumes.owned]
         beside = volumes.gather(volumes.input_cells[volumes.neighbours])
-        number = np.full(len(beside), -1)
+        number = np.full(len(beside), -1, dtype=np.int32)
         number[own] = np.arange(len(own))
         found = [own]
         for _ in range(rings):

@@ -47,7 +47,7 @@ Matrices = tuple[np.ndarray, ...]
 # slopes on the first two (`tests.benchmarks.tails`).
 STEEP_FLUXES = 0.15, 0.3
 # The same where masses are shared out, in sources and remaps: nothing is lost there.
-_STEEP_SHARES = 0.7, 1.4
+STEEP_SHARES = 0.7, 1.4
 # Of a diagonal entry of the normal matrix, what is left of it: cells that lie on a conic section,
 # or too few of them. Far above the rounding of its sums, 1e-15 (chosen, not tuned).
 _DEPENDENT = 1e-6
@@ -65,7 +65,7 @@ class Reconstruction:
         self._points = given[-1].shape[1] - 2
 
     def factors(
-        self, log_density: np.ndarray, steep: tuple[float, float] = _STEEP_SHARES
+        self, log_density: np.ndarray, steep: tuple[float, float] = STEEP_SHARES
     ) -> np.ndarray:
         """Densities at the points over the mean of their cell, for those of all cells.
 
@@ -110,7 +110,7 @@ def stencils(neighbours: np.ndarray, rows: np.ndarray) -> np.ndarray:
     near, d = neighbours[rows], neighbours.shape[1]
     others = neighbours[near].reshape(len(rows), d * d)
     beyond = others[others != rows[:, None]].reshape(len(rows), d * (d - 1))
-    return np.concatenate([near, beyond], axis=1)
+    return np.concatenate([near, beyond], axis=1, dtype=np.int32)
 
 
 # What follows is compiled, and carries no types: numba compiles it for the arguments it meets.

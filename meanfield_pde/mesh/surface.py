@@ -53,7 +53,7 @@ _ICOSAHEDRON_FACES = np.array([
 
 # Beyond it cells are too thin to be of use, and steps too short (chosen, not tuned).
 MOST_GRADE = 1e4
-# While its arrays are made: a bound that says no before memory does; a run needs five times as much
+# While its arrays are made: a bound that says no before memory does; a run needs six times as much
 # (`experiments.cost`).
 BYTES_PER_CELL = 500.0
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from meanfield_pde.amr.indicators import Indicators
 from meanfield_pde.amr.patches import NONE, Patches
-from meanfield_pde.attention.cell_sources import reconstructed_cells
 from meanfield_pde.attention.heads import Layer
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.errors import InputError
+from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.mesh.geometry import chunks
 from meanfield_pde.support.checks import numbers
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -93,7 +94,8 @@ class Snapshot:
     @cached_property
     def mean(self) -> np.ndarray:
         """First moments ∫ x_i dmu, of patches where they are and of reconstructed cells."""
-        return self._integral(self.diagnostics.mean, lambda points: points)
+        volumes = self.diagnostics.volumes
+        return self._integral(volumes.cell_mean[: volumes.owned], lambda points: points)
 
     @cached_property
     def second(self) -> np.ndarray:
@@ -103,29 +105,29 @@ class Snapshot:
     def integral(self, function: PointFunction) -> float:
         """∫ f dmu for a function f of points, by the quadrature of the moments. Collective."""
         means = self.diagnostics.cell_means(function)
-        with shared_errors(self.diagnostics.volumes.comm):
-            found = self._integral(means[:, None], lambda points: function(points)[..., None])
-        return float(found[0])
+        return float(self._integral(means[:, None], lambda points: function(points)[..., None])[0])
 
     def _integral(
         self, means: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        """Integrals of functions, ... x d to ... x k, with their means over the cells."""
-        beside = [patch.masses @ function(patch.middles) for patch in self.patches]
-        return np.asarray(self.rest @ means + self._by_slopes(function) + sum(beside))
-
-    def _by_slopes(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | float:
-        """What the slopes of log rho in the cells add to the integral of a function."""
-        cells = self.diagnostics.reconstructed
-        return np.einsum("ck,ckf->f", self._moved_by_slopes, function(cells.points))
+        """Integrals of functions, ... x d to ... x k, by their means over own cells. Collective."""
+        volumes, fits = self.diagnostics.volumes, self.diagnostics.fits
+        found, moved = volumes.scatter(self.rest)[:, None] * means, self._moved_by_slopes
+        with shared_errors(volumes.comm):  # it may be a user's function
+            for part in chunks(len(found)):
+                for k in range(3):  # what slopes of log rho add
+                    found[part] += moved[part, k, None] * function(fits.points[part, k])
+            beside = [patch.masses @ function(patch.middles) for patch in self.patches]
+        return np.array([volumes.gather(one).sum() for one in found.T]) + sum(beside)
 
     @cached_property
     def _moved_by_slopes(self) -> np.ndarray:
-        """The masses that slopes move between the three points of each cell."""
-        cells = self.diagnostics.reconstructed
+        """The masses that slopes move between the three points of each own cell."""
+        volumes, fits = self.diagnostics.volumes, self.diagnostics.fits
+        own = volumes.scatter(self.rest)
         with np.errstate(divide="ignore"):
-            shares = cells.shares_for(np.log(self.rest))
-        return np.asarray(self.rest[:, None] * (shares - cells.shares))
+            shares = fits.shares_for(np.log(own) - np.log(volumes.volume[: volumes.owned]))
+        return np.asarray(own[:, None] * (shares - fits.shares))
 
     @cached_property
     def log_energy(self) -> float:
@@ -149,8 +151,8 @@ class Snapshot:
     @property
     def unresolved(self) -> float:
         """Mass in cells beside one whose density is less by the factor `STEEP`, without patches."""
-        density = self.rest / self.diagnostics.volume
-        beside = density[self.diagnostics.neighbours].min(axis=1)
+        density, volumes = self.rest / self.diagnostics.volume, self.diagnostics.volumes
+        beside = volumes.gather(density[volumes.input_cells[volumes.neighbours]].min(axis=1))
         return float(self.rest[density > STEEP * beside].sum())
 
 
@@ -183,9 +185,9 @@ class Diagnostics:
 
     Attributes:
         volumes: the mesh they are for.
-        volume, mean, second: of all cells, with the means of x_i and x_i x_j over each.
-        neighbours: of all cells, in input order.
-        reconstructed: the cells with log rho reconstructed in each.
+        volume: of all cells.
+        second: the means of x_i x_j over each own cell.
+        fits: of log rho in each own cell.
         pairs: the indices i, j of the second moments.
         square_distance: mean over each cell of dist(x, E)^2, or None.
     """
@@ -197,17 +199,13 @@ class Diagnostics:
         layer: Layer,
         projection: ProjectionLimit | None = None,
     ) -> None:
-        self.reconstructed = reconstructed_cells(volumes)
+        self.fits = cell_fits(volumes)
         self.volumes = volumes
         self._tolerance = tolerance
-        d = volumes.dimension
         own = slice(0, volumes.owned)
         self.volume = volumes.gather(volumes.volume[own])
-        self.mean = volumes.gather(volumes.cell_mean[own])
-        self.neighbours = volumes.gather(volumes.input_cells[volumes.neighbours])
-        self.pairs = moment_pairs(d)
-        own_products = volumes.integrate(self.products)
-        self.second = volumes.gather(own_products / volumes.volume[own, None])
+        self.pairs = moment_pairs(volumes.dimension)
+        self.second = volumes.integrate(self.products) / volumes.volume[own, None]
         self._means: dict[PointFunction, np.ndarray] = {}
         self.use(layer, projection)
 
@@ -239,11 +237,11 @@ class Diagnostics:
         return np.asarray(points[..., first] * points[..., second])
 
     def cell_means(self, function: PointFunction) -> np.ndarray:
-        """The mean of a function over each cell, computed once for a mesh. Collective."""
+        """The mean of a function over each own cell, computed once for a mesh. Collective."""
         if function not in self._means:
             volumes = self.volumes
             integral = volumes.integrate(function)
-            self._means[function] = volumes.gather(integral / volumes.volume[: volumes.owned])
+            self._means[function] = integral / volumes.volume[: volumes.owned]
         return self._means[function]
 
     def log_energy(self, masses: np.ndarray) -> float:
@@ -253,7 +251,7 @@ class Diagnostics:
         with np.errstate(divide="ignore"):
             log_masses = np.log(masses)
         heads = [
-            np.logaddexp.reduce(log_masses + inner(log_masses)[:, -1]) - math.log(2 * beta)
+            np.logaddexp.reduce(log_masses + inner.log_partition(log_masses)) - math.log(2 * beta)
             for beta, inner in self._energy_sums
         ]
         return float(np.logaddexp.reduce(heads))

@@ -251,13 +251,12 @@ class Simulation:
         state = self.evolution.state
         rest = state.gathered().doubles
         arrays = {MASSES: self.evolution.shown()}
-        density, places = self._measure(self.evolution, MASSES, arrays[MASSES])
+        places = self._place(self.evolution, MASSES)
         arrays |= places | arrays_to_save(self.evolution, self.store)
-        zero: Measure | None = None
         both: Overlay | None = None
         if self.zero is not None:
             arrays[ZERO_MASSES] = self.zero.shown()
-            zero, places = self._measure(self.zero, ZERO_MASSES, arrays[ZERO_MASSES])
+            places = self._place(self.zero, ZERO_MASSES)
             arrays |= {ZERO + name: array for name, array in places.items()}
             both = self._on_common_cells(arrays)
         layer = acting(self.attention, self.evolution.time)
@@ -268,7 +267,7 @@ class Simulation:
         distances: dict[str, float] = {}
         if self.distances is not None:
             self._spent_on("output")
-            distances = on_root(self.comm, self.distances.row, density, zero, both)
+            distances = on_root(self.comm, self._row_of_distances, self.distances, arrays, both)
             self._spent_on("distances")
         saved = Snapshot(
             arrays[MASSES],
@@ -287,16 +286,23 @@ class Simulation:
         self.store.append(self.evolution.time, arrays, row)
         self.rows.append(row)
 
-    def _measure(
-        self, evolution: Controller, name: str, masses: np.ndarray
-    ) -> tuple[Measure, dict[str, np.ndarray]]:
-        """Masses as a measure on the cells of an evolution, and these cells if they move."""
+    def _place(self, evolution: Controller, name: str) -> dict[str, np.ndarray]:
+        """Take the cells on which an evolution stands; their arrays if they move. Collective."""
         volumes = evolution.equation.volumes
         if self._places[name][0] is not volumes:
             self._places[name] = (volumes, Cells.of(volumes))
-        cells = self._places[name][1]
-        places = {} if evolution.adapt is None else cells.arrays()
-        return Measure(cells.points, masses, cells.spread), places
+        return {} if evolution.adapt is None else self._places[name][1].arrays()
+
+    def _row_of_distances(
+        self, distances: Distances, arrays: Arrays, both: Overlay | None
+    ) -> dict[str, float]:
+        """Distances of masses of all cells; for one rank alone."""
+        found = {
+            name: Measure(cells.points, arrays[name], cells.spread)
+            for name, (_, cells) in self._places.items()
+            if name in arrays
+        }
+        return distances.row(found[MASSES], found.get(ZERO_MASSES), both)
 
     def _on_common_cells(self, arrays: Arrays) -> Overlay | None:
         """The density and that at zero temperature on common cells, if each has its own."""

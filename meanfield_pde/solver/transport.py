@@ -56,16 +56,17 @@ class Transport:
         """Collective."""
         self.volumes = volumes
         self.scheme = scheme
-        self._halo = halo = Halo(volumes, scheme.rings)
+        fits = cell_fits(volumes) if scheme.quadratic else None
+        self._halo = halo = Halo(volumes, scheme.rings) if fits is None else fits.halo
         d = volumes.dimension
         self.facets = facet_numbers(d)
         slopes = np.empty((0, d * (d - 1), d))
         if scheme.slopes is not None:
             slopes = np.ascontiguousarray(halo.extended(scheme.slopes(volumes))[: halo.inner])
         fit: tuple[np.ndarray, ...] = tuple(np.empty((0,) * axes) for axes in (3, 3, 3))
-        fit = np.empty((0, 0), dtype=np.int64), *fit
-        if scheme.quadratic:
-            fit = cell_fits(volumes).at_facets(halo)
+        fit = np.empty((0, 0), dtype=np.int32), *fit
+        if fits is not None:
+            fit = fits.at_facets()
         self.arrays = (
             halo.ghosts,
             halo.extended(volumes.volume[: volumes.owned]),

@@ -41,7 +41,6 @@ class TermSources:
     """The sources of a term that depends on the density: points of the cells, and those of patches.
 
     Attributes:
-        points: of all cells, the same on every rank.
         points_per_cell: for the log.
     """
 
@@ -55,16 +54,20 @@ class TermSources:
         """
         self._volumes = volumes
         self._cells = CellSources(term.inverse_kernel_width_squared, volumes, noise=noise)
-        self.points, self.points_per_cell = self._cells.points, self._cells.points_per_cell
+        self.points_per_cell = self._cells.points_per_cell
+
+    def points(self) -> np.ndarray:
+        """The points of all cells, the same on every rank. Collective."""
+        return self._cells.points()
 
     def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
         """Those of the points of the cells, for those of own cells. Collective."""
-        return self._cells.log_masses(self._volumes.gather(log_masses))
+        return self._cells.log_masses(log_masses)
 
     def all(self, log_masses: np.ndarray, patches: Patches) -> Sources:
         """All points with mass, for the log masses of own cells and patches. Collective."""
         places, logs = patch_sources(patches, self._volumes.dimension)
-        points = np.concatenate([self.points, places])
+        points = np.concatenate([self.points(), places])
         weights = np.concatenate([self.log_masses(log_masses), logs])
         full = weights > -np.inf
         return Sources(points[full], weights[full])
@@ -110,13 +113,12 @@ class MeanField:
             # The vertices that the facets of this rank need, and the means from them.
             means, ends = volumes.facet_means, volumes.facet_vertices
             self._near = near = np.union1d(means.indices, ends)
-            columns = np.searchsorted(near, means.indices)
+            columns = np.searchsorted(near, means.indices).astype(np.int32)
             self._facet_mean = means.indptr, columns, means.data, np.searchsorted(near, ends)
             self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
             self.sources = TermSources(attention, volumes, noise=noise)
-            points, vertices = self.sources.points, volumes.vertices
-            scores = self._scores = attention.scores(vertices)
-            self._sum = SharedSum(volumes.comm, points, vertices, scores, tolerance)
+            vertices, scores = volumes.vertices, attention.scores(volumes.vertices)
+            self._sum = SharedSum(volumes.comm, self.sources.points(), vertices, scores, tolerance)
 
     @property
     def speed(self) -> float:
@@ -204,7 +206,8 @@ class MeanField:
         """Means and log Z at vertices, with those of the patches added to those of the cells."""
         if not patches:
             return sums
-        scores = self._scores if wanted is None else self._scores[wanted]
+        vertices = self.volumes.vertices
+        scores = self.attention.scores(vertices if wanted is None else vertices[wanted])
         return with_points(sums, scores, *patch_sources(patches, self.volumes.dimension))
 
     def _facet_flux(self, vertex_means: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ ORDER = {
         "saved_times",
         "dry_run",
     ),
-    "Among ranks": ("ranks", "growth"),
+    "Among ranks": ("ranks", "growth", "memory"),
     "Particle codes": ("verification", "agreement"),
     "What is done to it": (
         "kills",

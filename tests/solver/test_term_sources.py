@@ -70,8 +70,8 @@ def test_with_noise_narrow_cells_have_one_point_where_the_width_is_known() -> No
     for noise in (False, True):
         known = PointwiseFlux(WithWidth(), volumes, 1e-12, noise=noise)
         unknown = PointwiseFlux(SecondHead(), volumes, 1e-12, noise=noise)
-        assert len(known.sources.points) == (400 if noise else 1200)
-        assert len(unknown.sources.points) == 1200
+        assert len(known.sources.points()) == (400 if noise else 1200)
+        assert len(unknown.sources.points()) == 1200
 
 
 def test_points_without_mass_are_no_sources() -> None:

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from math import comb
 from typing import Any
 
@@ -176,8 +176,7 @@ class ClusterExpansion:
 
     def _by_sources(self) -> SourceClusters:
         """Blocks and clusters of the same size, the least for which rho is as large as intended."""
-        scores = np.ascontiguousarray(self._targets.scores.T)
-        points = np.ascontiguousarray(self._sources.points.T)
+        scores, points = self._targets.scores.T, self._sources.points.T
         for size in self._settings.sizes:
             self.size, self._block_boxes, around = size, boxes(scores, size), boxes(points, size)
             rho = np.median(_radii(around)) * np.median(_radii(self._block_boxes))
@@ -189,7 +188,7 @@ class ClusterExpansion:
         """Cells a few kernels wide, and the largest blocks for which rho is small enough."""
         settings = self._settings.proxies
         width, longest, wanted = _proxy_cells(self._targets, self._tolerance, self._settings)
-        scores = np.ascontiguousarray(self._targets.scores.T)
+        scores = self._targets.scores.T
         for size in self._settings.sizes[::-1]:
             self.size, self._block_boxes = size, boxes(scores, size)
             span = np.median(_radii(self._block_boxes)) * width / math.sqrt(2)
@@ -282,16 +281,21 @@ class SourceClusters:
     def __init__(self, sources: Sources, size: int, boxes: np.ndarray) -> None:
         self._sources, self.size, self.boxes = sources, size, boxes
         self.expected = sources.count
-        points = np.ascontiguousarray(sources.points.T)
         axes = boxes[:, 3:].reshape(-1, 3, 3)
         self._half = np.linalg.norm(axes, axis=2)
         unit = axes / self._half[:, :, None]
         self._frame = np.concatenate([boxes[:, :3], unit.reshape(-1, 9)], axis=1)
-        self._local = np.empty_like(sources.points)
-        self._starts = np.minimum(np.arange(len(unit) + 1) * size, len(points))
-        for cluster, frame in enumerate(unit):
+        self._starts = np.minimum(np.arange(len(unit) + 1) * size, sources.points.shape[1])
+
+    @cached_property
+    def _local(self) -> np.ndarray:
+        """The sources in the axes of their clusters; not made unless their sums may be taken."""
+        local = np.empty_like(self._sources.points)
+        for cluster, frame in enumerate(self._frame):
             part = slice(self._starts[cluster], self._starts[cluster + 1])
-            self._local[:, part] = frame @ (points[part] - boxes[cluster, :3]).T
+            points = np.ascontiguousarray(self._sources.points[:, part].T)
+            local[:, part] = frame[3:].reshape(3, 3) @ (points - frame[:3]).T
+        return local
 
     def load(self, share: Share = alone) -> None:
         """Do nothing: the masses are those of the sources."""

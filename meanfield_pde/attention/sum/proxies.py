@@ -54,6 +54,7 @@ _LANES = 16  # in which a sum over sources is kept: two vectors of AVX-512, as i
 _CHUNK = 8 * _LANES  # sources whose Chebyshev polynomials are computed at once: rows of 1 KB
 FITTED = 5  # numbers of a cluster's trend: p, q, tau
 _HEADER = 3  # numbers in front of a cluster's masses
+_AT_ONCE = 65_536  # sources whose cells are found at once: arrays of 0.5 MB
 _FITTED_TO = 256  # sources that a trend is fitted to: four unknowns, and any trend is correct
 # Log masses below the largest of a cluster by more have no part in the trend.
 _NEGLIGIBLE = -500.0
@@ -107,26 +108,28 @@ class ProxyClusters:
             wanted: minus the logarithm of the error allowed.
         """
         self._sources, self._wanted = sources, (longest, wanted)
-        order_of_tree = sources.tree()[1][1]
         points = sources.points[:, : sources.count]
-        cell = _cells_of_rings(points, width)
-        order = np.argsort(cell, kind="stable")
-        _, first = np.unique(cell[order], return_index=True)
-        self._starts = np.append(first, len(order))
-        self._order = order_of_tree[order]
-        self._local = np.empty((3, len(order)))
-        self._frame = np.empty((len(first), 12))
-        self._half = np.empty((len(first), 3))
-        for group in range(len(first)):
-            part = slice(self._starts[group], self._starts[group + 1])
-            own = points[:, order[part]]
+        cell = np.concatenate(
+            [
+                _cells_of_rings(points[:, start : start + _AT_ONCE], width)
+                for start in range(0, sources.count, _AT_ONCE)
+            ]
+        )
+        self._order = np.argsort(cell, kind="stable").astype(np.int32)
+        counts = np.bincount(cell)
+        self._starts = np.append(0, np.cumsum(counts[counts > 0]))
+        count = len(self._starts) - 1
+        self._frame, self._half = np.empty((count, 12)), np.empty((count, 3))
+        self._middle = np.empty((count, 3))
+        for group in range(count):
+            own = self._points(group)
             axes = _axes(own.mean(axis=1))
             along = axes @ own
             low, high = along.min(axis=1), along.max(axis=1)
-            middle = (low + high) / 2
+            self._middle[group] = middle = (low + high) / 2
             self._frame[group] = np.concatenate([middle @ axes, axes.ravel()])
             self._half[group] = (high - low) / 2 + 8 * np.finfo(float).eps
-            self._local[:, part] = along - middle[:, None]
+        self._mine: tuple[np.ndarray, ...] | None = None
         unit = self._frame[:, 3:].reshape(-1, 3, 3)
         scaled = unit * self._half[:, :, None]
         self.boxes = np.concatenate([self._frame[:, :3], scaled.reshape(-1, 9)], axis=1)
@@ -151,19 +154,41 @@ class ProxyClusters:
         groups = (self.boxes, np.ascontiguousarray(rows[:, 1]), self._frame, half, nodes)
         self._loaded = arrays, starts, groups
 
+    def _points(self, group: int) -> np.ndarray:
+        """The sources of a cluster, 3 x any."""
+        part = slice(self._starts[group], self._starts[group + 1])
+        return self._sources.points[:, self._order[part]]
+
     def _fit(self, groups: np.ndarray) -> np.ndarray:
         rows = np.empty((len(groups), FITTED))
-        fit_trends(groups, self._given(), self._frame, self._half, self._wanted, rows)
+        fit_trends(groups, self._given(groups), self._frame, self._half, self._wanted, rows)
         return rows
 
     def _gather(self, groups: np.ndarray) -> np.ndarray:
         rows = np.zeros((len(groups), self._width))
-        given = self._given()
+        given = self._given(groups)
         proxy_masses(groups, given, self._frame, self._half, self._fitted, self._tables, rows)
         return rows
 
-    def _given(self) -> tuple[np.ndarray, ...]:
-        return self._starts, self._sources.tree()[1][0], self._order, self._local
+    def _given(self, groups: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return what is summed for the clusters listed, one after the other.
+
+        Starts; log masses, their order; t_0, t_1, t_2. Those last listed are kept: a rank is always
+        given the same.
+        """
+        given, order_of_tree = self._sources.tree()[1]
+        if self._mine is None or not np.array_equal(self._mine[0], groups):
+            parts = [slice(*self._starts[group : group + 2]) for group in groups]
+            starts = np.cumsum([0, *(part.stop - part.start for part in parts)])
+            local, order = np.empty((3, starts[-1])), np.empty(starts[-1], dtype=np.int32)
+            for place, (group, part) in enumerate(zip(groups, parts, strict=True)):
+                there = slice(starts[place], starts[place + 1])
+                order[there] = order_of_tree[self._order[part]]
+                axes = self._frame[group, 3:].reshape(3, 3)
+                local[:, there] = axes @ self._points(group) - self._middle[group, :, None]
+            self._mine = groups, starts, order, local
+        _, starts, order, local = self._mine
+        return starts, given, order, local
 
     def arrays(self) -> tuple[Any, ...]:
         """Return the arrays of compiled loops: sources, starts, tree, clusters."""
@@ -201,7 +226,7 @@ def fit_trends(groups, sources, frame, half, wanted, rows):
 
     Args:
         groups: numbers of the clusters.
-        sources: starts of the clusters; log masses, their order; t_0, t_1, t_2.
+        sources: starts of those listed; log masses, their order; t_0, t_1, t_2.
         frame: centres and axes of all clusters.
         half: half lengths of all clusters.
         wanted: largest |w|, and minus the logarithm of the error allowed.
@@ -211,7 +236,7 @@ def fit_trends(groups, sources, frame, half, wanted, rows):
     slopes = np.empty(3)
     for place in range(groups.size):
         group, row = groups[place], rows[place]
-        part = slice(starts[group], starts[group + 1])
+        part = slice(starts[place], starts[place + 1])
         _trend(local[:, part], given[order[part]], slopes)
         for i in range(2):
             row[i] = points_needed(half[group, 1 + i], wanted[0] + slopes[2], wanted[1])
@@ -250,7 +275,7 @@ def proxy_masses(groups, sources, frame, half, fitted, tables, rows):
 
     Args:
         groups: numbers of the clusters.
-        sources: starts of the clusters; log masses, their order; t_0, t_1, t_2.
+        sources: starts of those listed; log masses, their order; t_0, t_1, t_2.
         frame: centres and axes of all clusters.
         half: half lengths of all clusters.
         fitted: by `fit_trends`, for all clusters.
@@ -263,7 +288,7 @@ def proxy_masses(groups, sources, frame, half, fitted, tables, rows):
     work = rows_of_t, columns, np.empty((square, 4 * _LANES))
     for place in range(groups.size):
         group, row, own = groups[place], rows[place], fitted[groups[place]]
-        part = slice(starts[group], starts[group + 1])
+        part = slice(starts[place], starts[place + 1])
         log_masses, within = given[order[part]], local[:, part]
         p, q = int(own[0]), int(own[1])
         weights, moments = np.empty(log_masses.size), np.empty((p, q))

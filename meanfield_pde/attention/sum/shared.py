@@ -21,12 +21,12 @@ class _Deal:
 
     Attributes:
         tiles: of this rank.
-        counts: how many numbers each rank contributes.
+        counts: how many targets each rank contributes.
         places: of the targets in the results of all ranks, one after the other.
     """
 
     tiles: np.ndarray
-    counts: list[int]
+    counts: np.ndarray
     places: np.ndarray
 
 
@@ -61,19 +61,31 @@ class SharedSum:
     @timed("Attention sum")
     def __call__(self, log_masses: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
         """Return rows (m, log Z) at the targets wanted, or all, for all log masses. Collective."""
+        rows = self._rows(log_masses, slice(0, 4), wanted)
+        dimension = self._sum.sources.dimension
+        return rows if dimension == 3 else np.delete(rows, np.s_[dimension:3], axis=1)
+
+    @timed("Attention sum")
+    def log_partition(self, log_masses: np.ndarray) -> np.ndarray:
+        """Return log Z at all targets, for all log masses. Collective."""
+        return self._rows(log_masses, slice(3, 4))[:, 0]
+
+    def _rows(
+        self, log_masses: np.ndarray, columns: slice, wanted: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return columns of (m_x, m_y, m_z, log Z) at the targets wanted, or all. Collective."""
         attention_sum = self._sum
         many = self._comm.size > 1 and attention_sum.many
         attention_sum.load(log_masses, *([self._dealt] if many else []))
         total = self._total_moments() if attention_sum.estimate.use_harmonics else None
         deal = self._deal(attention_sum.tiles_at_once)
-        own = np.ascontiguousarray(attention_sum.sums(deal.tiles, total).T)
+        own = np.ascontiguousarray(attention_sum.sums(deal.tiles, total)[columns].T)
         gathered = own
         if self._comm.size > 1:
-            gathered = np.empty((attention_sum.targets.tiles * TILE, 4))
-            self._comm.Allgatherv(own, [gathered, deal.counts])
-        rows = gathered[deal.places if wanted is None else deal.places[wanted]]
-        dimension = attention_sum.sources.dimension
-        return rows if dimension == 3 else np.delete(rows, np.s_[dimension:3], axis=1)
+            width = own.shape[1]
+            gathered = np.empty((attention_sum.targets.tiles * TILE, width))
+            self._comm.Allgatherv(own, [gathered, deal.counts * width])
+        return gathered[deal.places if wanted is None else deal.places[wanted]]
 
     def _dealt(self, work: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
         """Return the rows of all items, each made by one rank. Collective."""
@@ -95,8 +107,8 @@ class SharedSum:
             runs = np.arange(targets.tiles) // run
             shares = [np.flatnonzero(runs % size == rank) for rank in range(size)]
             order = targets.order.reshape(-1, TILE)[np.concatenate(shares)].ravel()
-            counts = [share.size * TILE * 4 for share in shares]
-            places = np.empty(targets.count, dtype=np.int64)
+            counts = np.array([share.size for share in shares]) * TILE
+            places = np.empty(targets.count, dtype=np.int32)
             places[order] = np.arange(len(order))
             self._deals[run] = _Deal(shares[self._comm.rank], counts, places)
         return self._deals[run]

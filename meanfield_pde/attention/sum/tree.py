@@ -28,6 +28,8 @@ LEAF = 16  # sources
 BRANCH = 8  # leaves of a node, nodes of a top: a bound costs a twelfth of a leaf
 NODE = BRANCH * LEAF
 TOP = BRANCH * NODE
+# Points whose boxes are made at once: arrays of 1.5 MB.
+_CHUNK = 65_536
 # Beyond this the rounding of a score, 1e-16 |w|, is 0.01: as large as what decides a softmax.
 LARGEST_SCORE = 1e14
 
@@ -55,14 +57,17 @@ class Sources:
         self.count, self.dimension = points.shape
         order = bisect(points, (TOP, NODE, LEAF))
         # The last leaf is filled up with copies of its last point, which never have any mass.
-        self._order = np.append(order, np.full(-self.count % LEAF, self.count))
-        ordered = np.zeros((self.count, 3))
-        ordered[:, : self.dimension] = points[order]
-        padded = np.concatenate([ordered, np.repeat(ordered[-1:], -self.count % LEAF, axis=0)])
-        self.points = np.ascontiguousarray(padded.T)
-        self._boxes = tuple(boxes(ordered, size) for size in (LEAF, NODE, TOP))
+        added = -self.count % LEAF
+        self._order = np.append(order, np.full(added, self.count, dtype=order.dtype))
+        self.points = np.zeros((3, self.count + added))
+        for row, coordinates in zip(self.points, points.T, strict=False):
+            row[:] = np.append(coordinates[order], np.full(added, coordinates[order[-1]]))
+        self._boxes = tuple(boxes(self.points.T, size) for size in (LEAF, NODE, TOP))
         self.leaves, self.nodes, self.tops = map(len, self._boxes)
-        self.on_sphere = bool((np.abs(np.linalg.norm(points, axis=1) - 1) < 1e-15).all())
+        self.on_sphere = all(
+            (np.abs(np.linalg.norm(points[start : start + _CHUNK], axis=1) - 1) < 1e-15).all()
+            for start in range(0, self.count, _CHUNK)
+        )
         self._given = np.full(self.count + 1, NO_MASS)
         self._group_log_mass = tuple(np.empty(len(box)) for box in self._boxes)
         self._group_mean = tuple(np.empty((3, len(box))) for box in self._boxes)
@@ -176,7 +181,8 @@ def bisect(points: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
 
     Each size must divide the one before. Points with equal coordinates are ordered by number.
     """
-    points, order = np.ascontiguousarray(points), np.arange(len(points))
+    # Every rank keeps an order of all sources, so that half the bytes count.
+    points, order = np.ascontiguousarray(points), np.arange(len(points), dtype=np.int32)
     within = len(points)
     for size in sizes:
         _grouped(points, order, within, size)
@@ -253,9 +259,16 @@ def boxes(points: np.ndarray, size: int) -> np.ndarray:
     The axes are the principal ones: a patch of the sphere is flat, and for w along its normal,
     where the sums are largest, the bound is far below that of a ball.
     """
-    groups = -(-len(points) // size)
-    filled = np.concatenate([points, np.repeat(points[-1:], groups * size - len(points), axis=0)])
-    grouped = filled.reshape(groups, size, 3)
+    found = np.empty((-(-len(points) // size), 12))
+    each = max(1, _CHUNK // size)
+    for first in range(0, len(found), each):
+        part = points[first * size : (first + each) * size]
+        filled = np.concatenate([part, np.repeat(part[-1:], -len(part) % size, axis=0)])
+        found[first : first + each] = _boxes(filled.reshape(-1, size, 3))
+    return found
+
+
+def _boxes(grouped: np.ndarray) -> np.ndarray:
     offset = grouped - grouped.mean(axis=1, keepdims=True)
     _, axes = np.linalg.eigh(np.swapaxes(offset, 1, 2) @ offset)
     along = grouped @ axes
@@ -264,7 +277,7 @@ def boxes(points: np.ndarray, size: int) -> np.ndarray:
     # The rounding of the products above must not leave a point outside.
     half = (high - low) / 2 + 8 * np.finfo(float).eps * np.abs(grouped).max(axis=(1, 2))[:, None]
     scaled = np.swapaxes(axes * half[:, None, :], 1, 2)
-    return np.concatenate([centre, scaled.reshape(groups, 9)], axis=1)
+    return np.concatenate([centre, scaled.reshape(-1, 9)], axis=1)
 
 
 @kernel(fastmath=FAST)
