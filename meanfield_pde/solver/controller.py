@@ -333,7 +333,10 @@ class Controller:
         """How long the next step is to be. Collective."""
         clocks, steps = self.state.clocks, self.steps
         if self.rhs.fixed and not self.equation.noise:
-            return self.longest_step()
+            longest = self.longest_step()
+            if self.adapt is not None:  # the mesh, looked at between steps, has to follow the mass
+                longest = min(longest, self.flow.safe_step(self.velocity().rate))
+            return longest
         if self.rhs.fixed:
             return self._rounded(min(2 * clocks.split_limit, self._first_step()))
         longest = clocks.length or self._first_step()

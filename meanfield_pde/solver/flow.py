@@ -21,6 +21,8 @@ from meanfield_pde.solver.transport import Transport
 
 # The last of several steps of one length is not to leave a sliver, by rounding.
 _ROUNDING = 1 + 1e-9
+# Of the longest step that keeps masses positive, whatever the density: the rest is for rounding.
+_ROOM = 0.98
 
 
 class Flow:
@@ -44,14 +46,17 @@ class Flow:
         self.transport = transport
         self.integrator = integrator
         self.noise = noise
-        longest = max(scheme.accurate, scheme.positive)
-        if not integrator.checks_stages:
-            longest = scheme.positive
-        self.courant = min(scheme.accurate if courant is None else courant, longest)
+        usual = scheme.share(transport.volumes.dimension)
+        most = max(usual, scheme.positive) if integrator.checks_stages else scheme.positive
+        self.courant = min(usual if courant is None else courant, most)
 
     def longest_step(self, rate: float) -> float:
         """How long a step of the integrator may be, at an outflow rate; infinity if none flows."""
         return self._step_of(self.courant, rate)
+
+    def safe_step(self, rate: float) -> float:
+        """How long a step may be in which no cell can give away more than it holds."""
+        return self._step_of(min(self.courant, _ROOM * self.transport.scheme.positive), rate)
 
     def _step_of(self, courant: float, rate: float) -> float:
         return self.integrator.coefficient * courant / rate if rate > 0 else math.inf
@@ -88,7 +93,7 @@ class Flow:
         while now < time:
             found = self.integrator.many(masses, velocity, now, time, limit)
             if not found.steps:
-                safe = min(limit, self._step_of(self.transport.scheme.positive, velocity.rate))
+                safe = min(limit, self.safe_step(velocity.rate))
                 end = min(time, now + limit)
                 found = self.integrator.many(masses, velocity, now, end, safe)
             if not found.steps:

@@ -95,13 +95,13 @@ def adaptive_problems() -> list[Problem]:
     ]
 
 
-def shorter(factor: float, scheme: str) -> dict[str, Any]:
+def shorter(factor: float, scheme: str, dimension: int) -> dict[str, Any]:
     """What `solve` takes for steps that many times as short, those of transport never longer."""
     if factor == 1:
         return {}
     usual = StepSettings()
     steps = StepSettings(
-        courant=SCHEMES[scheme].accurate / max(1.0, factor),
+        courant=SCHEMES[scheme].share(dimension) / max(1.0, factor),
         growth=usual.growth / factor,
         crossed=usual.crossed / factor,
     )
@@ -182,7 +182,7 @@ def run(problem: Problem, factor: float, scheme: str) -> tuple[Solution, Counter
             threads=1,
             adapt=problem.adapt,
             observers=[counter],
-            **shorter(factor, scheme),
+            **shorter(factor, scheme, SURFACES[problem.surface]),
         )
     return solution, counter
 

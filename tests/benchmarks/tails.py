@@ -149,7 +149,7 @@ def errors_of(
         scheme=scheme,
         threads=1,
         observers=[counter],
-        **shorter(factor, scheme),
+        **shorter(factor, scheme, DIMENSIONS[surface]),
     )
     found = []
     for masses, time in zip(solution.masses[1:], times, strict=True):
