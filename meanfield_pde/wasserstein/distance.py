@@ -283,7 +283,8 @@ def density_interval(
     bar = mu.width + nu.width
     squares = mu.width**2 + nu.width**2
     if stays is not None and mu.spread is not None:
-        a, b = mu.masses / mu.masses.sum(), nu.masses / nu.masses.sum()
+        # By the sums that plans are divided by: what stays whole is not to have moved by rounding.
+        a, b = mu.masses / exact_sum(mu.masses), nu.masses / exact_sum(nu.masses)
         if p == 1:
             bar = float(np.abs(a - b) @ np.sqrt(mu.spread))
         moved = np.maximum(a - stays, 0.0) + np.maximum(b - stays, 0.0)

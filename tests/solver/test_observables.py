@@ -15,9 +15,13 @@ import pytest
 
 from meanfield_pde import Attention, InputError, circle_mesh, read_result, solve, sphere_mesh
 from meanfield_pde.case.file import read_case
+from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.finite_volume import FiniteVolumes
+from meanfield_pde.solver.diagnostics import Diagnostics
 from meanfield_pde.solver.observables import MOST_OWN, Observable, columns
+from meanfield_pde.theory.projection_limit import ProjectionLimit
 from tests.conftest import Main, Write
-from tests.problems import CIRCLE
+from tests.problems import CIRCLE, MESHES
 
 ROOT = Path(__file__).parents[2]
 SQUARES = {"own_xx": "x**2", "own_xy": lambda points: points[:, 0] * points[:, 1]}
@@ -27,6 +31,24 @@ def same_moments(history: dict[str, np.ndarray]) -> None:
     for pair in ("xx", "xy"):
         own, moment = history[f"own_{pair}"], history[f"second_{pair}"]
         np.testing.assert_allclose(own, moment, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("d", "cells"), [(2, 80), (3, 320), (3, 5120)])
+def test_means_over_cells_are_exact_whatever_their_width(d: int, cells: int) -> None:
+    """Where cells are narrow and the integrand is smooth, the rule is not checked by halving them.
+
+    The square of the distance has a kink where that is pi / 2.
+    """
+    attention = Attention(np.eye(d), np.eye(d), np.diag([1.0, 0.3, 0.2][:d]), math.inf)
+    volumes = FiniteVolumes(MESHES[d](cells))
+    found = Diagnostics(volumes, 1e-10, attention, ProjectionLimit(attention))
+    own = slice(0, volumes.owned)
+    corners, volume = volumes.cell_points[own], volumes.volume[own]
+    second = geometry.integrate(found.products, corners) / volume[:, None]
+    np.testing.assert_allclose(found.second, second, rtol=0, atol=1e-12)
+    squares = geometry.integrate(lambda x: np.arccos(np.abs(x[:, 0])) ** 2, corners) / volume
+    assert found.square_distance is not None
+    np.testing.assert_allclose(found.square_distance, volumes.gather(squares), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("d", [2, 3])
