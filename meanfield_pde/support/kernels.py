@@ -27,6 +27,8 @@ PACKAGE = Path(__file__).parents[1]
 # The same for all, since what numba's own functions are compiled to is shared between equals: no
 # wrapper for C, Python's lock let go, and divisions without a check that keeps loops from vectors.
 _ALL = {"no_cfunc_wrapper": True, "nogil": True, "error_model": "numpy"}
+# The functions that `kernel` has been given.
+_KERNELS: set[Callable] = set()
 
 
 def kernel(function: Callable | None = None, **options: Any) -> Callable:
@@ -39,6 +41,7 @@ def kernel(function: Callable | None = None, **options: Any) -> Callable:
         compiled: Callable = numba.njit(cache=folder is not None, **_ALL, **options)(function)
     finally:
         numba.config.CACHE_DIR = before
+    _KERNELS.add(function)
     return compiled
 
 
@@ -130,9 +133,36 @@ def _locked() -> IO[str] | None:
     return lock
 
 
+class _WithItsKernel(Listener):
+    """What a kernel calls is optimised with it, and hardly by itself, as numba has it in full.
+
+    The sum by clusters compiles in 13.9 s of a core instead of 18.4 s, and is as fast as before, as
+    are steps and distances, within the 5 % by which their times differ.
+    """
+
+    def __init__(self) -> None:
+        self._full, self._kernels = numba.config.OPT, 0
+        self._before: list[int] = []  # numba compiles in one thread at a time
+
+    def on_start(self, event: Event) -> None:
+        """Leave it to the kernel, unless it is another that Python may call, too."""
+        self._before.append(numba.config.OPT)
+        if event.data["dispatcher"].py_func in _KERNELS:
+            self._kernels += 1
+            numba.config.OPT = self._full
+        elif self._kernels:
+            numba.config.OPT = 1
+
+    def on_end(self, event: Event) -> None:
+        """Go on with what this was compiled for."""
+        self._kernels -= event.data["dispatcher"].py_func in _KERNELS
+        numba.config.OPT = self._before.pop()
+
+
 def _settle_cache() -> None:
-    """Have ranks compile in turn, and matplotlib write beside kernels that are in no cache."""
+    """Have kernels compile by these rules, and matplotlib write beside those in no cache."""
     register("numba:compiler_lock", _InTurn())
+    register("numba:compile", _WithItsKernel())
     folder, own = kernel_folder(), own_folder()
     if folder is not None and folder.parent == own:
         os.environ.setdefault("MPLCONFIGDIR", str(own / "matplotlib"))  # would warn
