@@ -152,8 +152,30 @@ def coarse_views() -> Generator[None, None, None]:
 
 
 @pytest.fixture
+def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files of figures be empty in this process, but not in tests that look at them.
+
+    These are marked `painted`, or `draws`. Elsewhere matplotlib's objects are made, but not laid
+    out and painted: that took a quarter of the time of this process.
+    """
+    if draws(request) or request.node.get_closest_marker("painted"):
+        return
+    from matplotlib.figure import Figure
+
+    write = Figure.savefig
+
+    def savefig(figure: Figure, target: object, **options: object) -> None:
+        if isinstance(target, Path):
+            target.touch()
+        else:  # a frame of an animation, in memory
+            write(figure, target, **options)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+
+
+@pytest.fixture
 def undrawn(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, unrendered: None
 ) -> Generator[None, None, None]:
     """Have runs in this process leave out their figures, except in tests marked `draws`.
 
@@ -212,7 +234,7 @@ def json_of(printed: Printed) -> JsonOf:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+def drawn(monkeypatch: pytest.MonkeyPatch, unrendered: None) -> list[Figure]:
     """The figures written in this process, in their order, as matplotlib's own objects."""
     from matplotlib.figure import Figure
 

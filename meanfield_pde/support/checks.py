@@ -192,9 +192,10 @@ def points_of(
     if (points.ndim > 2 and not clouds) or points.shape[-1] != d:
         shape = "d numbers each" if dimension is None else f"{d} coordinates"
         raise InputError(f"{name} must be rows of {shape}, got an array of shape {points.shape}")
-    wrong = ~(np.abs(points) <= LARGEST_COORDINATE)
-    if wrong.any() and not clouds:
-        *row, _ = np.argwhere(wrong)[0].tolist()
+    # Least and largest are no numbers where a coordinate is none, and take no array in between.
+    low, high = points.min(initial=0), points.max(initial=0)
+    if not (low >= -LARGEST_COORDINATE and high <= LARGEST_COORDINATE) and not clouds:
+        *row, _ = np.argwhere(~(np.abs(points) <= LARGEST_COORDINATE))[0].tolist()
         raise InputError(
             f"{name} must be finite, up to {LARGEST_COORDINATE:g}, got "
             f"{points[tuple(row)].tolist()} in row {row[-1]}"

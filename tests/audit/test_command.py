@@ -225,6 +225,7 @@ def test_layers_that_deviate_are_named(
     assert last.startswith("up to the last layer tokens change by more than 0.01 rad; predicted")
 
 
+@pytest.mark.painted
 def test_what_the_folder_holds(main: Main, tmp_path: Path) -> None:
     """Table, JSON, subspaces, figure; and a case with tokens that `limit` and `run` accept."""
     generator = np.random.default_rng(0)

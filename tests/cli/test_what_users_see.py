@@ -111,6 +111,7 @@ def test_tokens_on_an_adaptive_mesh_are_resumed(
         assert last == pytest.approx(column[-1], rel=1e-2) or name in ("step", "cells"), name
 
 
+@pytest.mark.painted
 @pytest.mark.parametrize("form", ["pdf", "svg", "png"])
 def test_plot_draws_in_the_format_and_at_the_times_asked_for(
     form: str, drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
@@ -152,6 +153,7 @@ def test_times_that_were_not_saved_are_refused(
     assert "no density at t = 2, saved are 3 times from 0 to 1" in err
 
 
+@pytest.mark.painted
 def test_experiments_are_drawn_again(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
 ) -> None:

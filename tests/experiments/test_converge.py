@@ -74,6 +74,7 @@ def test_intervals_hold_exact_moments() -> None:
     assert np.median([one.width for one in sure]) < 5
 
 
+@pytest.mark.painted
 def test_command(main: Main, json_of: JsonOf, write_case: Write, tmp_path: Path) -> None:
     case, out = write_case(CIRCLE, *SHORT), tmp_path / "out"
     arguments = ("converge", case, "--output", out)
@@ -185,6 +186,7 @@ def test_moments_of_a_resumed_run_are_those_of_one_that_was_not(
     assert not (tmp_path / "half" / MOMENTS).exists()
 
 
+@pytest.mark.painted
 def test_lifetimes_with_intervals(main: Main, write_case: Write, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("lifetime", write_case(SWITCHING), "--beta", 15, 20, "--output", out, "--quiet")

@@ -168,6 +168,7 @@ def assert_figures_show(figures: list[Figure], out: Path, summary: dict) -> None
         assert largest[at] == pytest.approx([row["largest"]])
 
 
+@pytest.mark.painted
 def test_the_command_runs_each_beta_once(
     main: Main, drawn: list[Figure], write_case: Write, tmp_path: Path
 ) -> None:

@@ -233,6 +233,7 @@ def test_states_that_turn(json_of, write_case, tmp_path):
     assert all(row["stability"] == "stable" for row in rows)
 
 
+@pytest.mark.painted
 def test_the_command(json_of, write_case, tmp_path):
     """Hysteresis at beta = 4, between the uniform state's threshold and the top of the branch."""
     folder = tmp_path / "transition"
@@ -375,6 +376,7 @@ def test_kinds_of_transition(json_of, write_case, tmp_path, beta, kind):
     assert branch[0]["stability"] == first
 
 
+@pytest.mark.painted
 @pytest.mark.parametrize(
     ("changes", "reasons"),
     [
@@ -416,6 +418,7 @@ def test_what_is_not_known_has_its_reason(json_of, write_case, tmp_path, changes
     assert (tmp_path / "out/figures/transition.png").is_file()
 
 
+@pytest.mark.painted
 def test_what_fails_leaves_the_rest(json_of, write_case, tmp_path, monkeypatch):
     """A state, and the branch: each is named with its reason, also when resumed."""
     follow, at_order = Continuation._follow, Stationary.at_order

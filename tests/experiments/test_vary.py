@@ -44,6 +44,7 @@ def test_values_of_an_option(text: str, values: list[Any]) -> None:
     assert list(map(type, variation(f"x={text}")[1])) == list(map(type, values))
 
 
+@pytest.mark.painted
 def test_a_map_of_two_keys(
     main: Main, json_of: JsonOf, drawn: list[Figure], write_case: Write, tmp_path: Path
 ) -> None:

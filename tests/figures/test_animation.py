@@ -14,6 +14,8 @@ from meanfield_pde.figures import animation
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, SPHERE
 
+pytestmark = pytest.mark.painted
+
 
 @pytest.mark.parametrize("text", [CIRCLE, SPHERE], ids=["circle", "sphere"])
 def test_an_animation_moves(

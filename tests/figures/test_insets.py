@@ -21,6 +21,8 @@ from meanfield_pde.mesh.geometry import cell_spread, cell_volume, normalised
 from meanfield_pde.mesh.surface import sphere_surface
 from tests.problems import SPHERE, made_up
 
+pytestmark = pytest.mark.painted
+
 # Longitude and latitude, in degrees: the middle, both edges of the map, both poles.
 PLACES = [(0, 0), (-100, 35), (179.5, 20), (-179.5, -30), (130, 88), (-40, -88)]
 

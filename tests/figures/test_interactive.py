@@ -20,6 +20,8 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from tests.conftest import Main, Write
 from tests.problems import CIRCLE, SPHERE
 
+pytestmark = pytest.mark.painted
+
 
 def sphere_history(moving: bool) -> History:
     """Three times with densities of their own; on cells of their own, if the mesh moves."""

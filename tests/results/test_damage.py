@@ -31,6 +31,7 @@ SHORT: Plan = {
 SMALL = ("cells = 200", "cells = 20")
 
 
+@pytest.mark.painted
 def test_thirty_damages_of_each_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
     assert damage(30, killed=False, cells=20, plan=SHORT) == []

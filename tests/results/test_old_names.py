@@ -128,6 +128,7 @@ def test_an_old_run_goes_on_with_new_columns(
     assert list(summary["least_distances"]) == ["w1_limit"]
 
 
+@pytest.mark.painted
 def test_an_old_table_of_lifetimes_goes_on(tmp_path: Path, main: Main) -> None:
     folder = Path(shutil.copytree(FIXTURES / "lifetime", tmp_path / "out"))
     assert "least_width" in header(folder / "lifetime.csv")

@@ -176,6 +176,7 @@ def test_a_case_has_formulas_only(write_case: Write) -> None:
 OWN = '[observables]\nx4 = "x**4"\nfold = "cos(3*x)*y"\n[output]\nfields = "none"\n'
 
 
+@pytest.mark.painted
 @pytest.mark.parametrize("adapt", ["", "[adapt]\ntolerance = 1e-2\n"])
 def test_own_columns_are_resumed_read_and_drawn(
     adapt: str, main: Main, write_case: Write, tmp_path: Path

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
+from numba.core.codegen import CPUCodeLibrary
 
 from meanfield_pde.support import kernels
 from tests.conftest import Command, environment
@@ -81,6 +83,43 @@ def test_kernels_go_to_a_private_folder_where_nothing_else_can_be_written(
 def test_kernels_compile_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "kernel_folder", lambda: None)
     assert kernels.kernel(lambda x: x + 1)(1) == 2
+
+
+def test_a_kernel_is_optimised_in_full_and_its_parts_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kernel that another calls is one that Python may call as well."""
+    monkeypatch.setattr(kernels, "kernel_folder", lambda: None)
+    full, found = numba.config.OPT, {}
+    finalize = CPUCodeLibrary.finalize
+
+    def noted(library: CPUCodeLibrary) -> None:
+        found[library.name.partition(".<locals>.")[2].partition("[")[0]] = int(numba.config.OPT)
+        finalize(library)
+
+    monkeypatch.setattr(CPUCodeLibrary, "finalize", noted)
+
+    @kernels.part
+    def deep(x):
+        return x + 1
+
+    @kernels.kernel
+    def inner(x):
+        return deep(x) + 1
+
+    @kernels.part
+    def between(x):
+        return inner(x) + 1
+
+    @kernels.kernel
+    def outer(x):
+        return between(x) + deep(x)
+
+    assert outer(1) == 6
+    assert found == {"deep": 1, "inner": full, "between": 1, "outer": full}
+    assert numba.config.OPT == full > 1
+    assert numba.njit(lambda x: x + 2)(1) == 3
+    assert found["<lambda>"] == full
 
 
 def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import json
 import re
@@ -60,6 +61,7 @@ print(json.dumps([0, [name for name in meanfield_pde.__all__ if there(name)]]))
 """
 
 
+@functools.cache
 def imported(script: str, *arguments: str) -> set[str]:
     """The modules that a script has imported at its end."""
     ended = subprocess.run(

@@ -60,6 +60,7 @@ def test_tokens_from_what_is_known_in_any_dimension(
     assert same_case(case_text(again), case_text(again))
 
 
+@pytest.mark.painted
 def test_lifetimes_of_tokens(main: Main, write_case: Write, tmp_path: Path) -> None:
     out = tmp_path / "lifetimes"
     arguments = ("--beta", 80, "--tokens", 20, 200, "--seeds", 1, "--output", out)

@@ -360,6 +360,7 @@ fields = "none"
 """
 
 
+@pytest.mark.painted
 def test_commands(main, write_case, tmp_path, drawn):
     case, out, file = write_case(CASE), tmp_path / "out", tmp_path / "tokens.npz"
     assert main("run", case, "--quiet", "--output", out) == (0, "")
