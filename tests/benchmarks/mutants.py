@@ -5,25 +5,27 @@
 
 Drawn from all places in `solver`, `mesh`, `wasserstein` and the attention sums, compiled functions
 included, where an operator, a comparison, a number, a truth value, or one of min and max can be
-another. Each is tried in a copy of the project with `pytest -x`, first on the tests of its own
-package, then on those of packages that build on it. A mutant is noticed if a test fails, or if
-tests take three times as long as without it. Those that survive are shown as lines of code: whether
-one is equivalent, as a bound is that is never met or a constant that is a matter of taste, is for
-the reader to say. An hour or two.
+another. The draw goes by digests of their lines, so that those drawn stay the same while code
+changes elsewhere. Each is tried in a copy of the project with `pytest -x`, first on the tests of
+its own package, nearest by import first, then on those of packages that build on it. A mutant is
+noticed if a test fails, or if tests take three times as long as without it. Those that survive are
+shown as lines of code, with a reason where one is equivalent. An hour.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +67,16 @@ class Mutant:
         return text[: self.start] + self.new + text[self.stop :]
 
     def line(self) -> str:
-        """The module and the line, with the change in brackets."""
+        """The line, with the change in brackets."""
         text = (ROOT / self.module).read_text()
         first = text.rfind("\n", 0, self.start) + 1
         last = text.find("\n", self.stop)
         change = f"[{text[self.start : self.stop]} -> {self.new}]"
-        line = text[first : self.start] + change + text[self.stop : last]
-        return f"{self.module}:{text.count(chr(10), 0, first) + 1}: {line.strip()}"
+        return (text[first : self.start] + change + text[self.stop : last]).strip()
+
+    def row(self) -> int:
+        """The number of the line."""
+        return (ROOT / self.module).read_text().count("\n", 0, self.start) + 1
 
 
 class _Places(ast.NodeVisitor):
@@ -177,41 +182,71 @@ def all_mutants() -> list[Mutant]:
     return found
 
 
-def tests_of(mutant: Mutant) -> tuple[str, ...]:
+def drawn(seed: int, count: int) -> list[Mutant]:
+    """Those with the least digests of seed, module and line; of equal lines, also which one."""
+    met, digests = Counter[str](), {}
+    for mutant in all_mutants():
+        text = f"{seed} {mutant.module} {mutant.line()}"
+        met[text] += 1
+        digests[hashlib.sha256(f"{text} {met[text]}".encode()).digest()] = mutant
+    return [digests[digest] for digest in sorted(digests)[:count]]
+
+
+def folders_of(mutant: Mutant) -> tuple[str, ...]:
     """The folders of tests that a mutant is tried on."""
     inner = mutant.module.relative_to("meanfield_pde").as_posix()
     return next(tests for package, tests in TRIED.items() if inner.startswith(package))
 
 
 def _copy(folder: Path) -> None:
-    """Put the project into a folder, compiled kernels and all."""
+    """Put the project into a folder."""
     for name in ("meanfield_pde", "tests", "demos", "meshes"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy2(ROOT / name, folder)
 
 
-def _users(module: Path) -> Iterator[str]:
-    """Names of the modules that import from one, directly or not, and its own."""
-    texts = {path.stem: path.read_text() for path in (ROOT / "meanfield_pde").rglob("*.py")}
-    found, waiting = set[str](), [module.stem]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            yield name
-            imports = re.compile(rf"^from meanfield_pde\.[\w.]*\b{name} import", re.MULTILINE)
-            waiting += [user for user, text in texts.items() if imports.search(text)]
-
-
-def _keep_kernels(folder: Path, module: Path) -> None:
-    """Let a copy have the compiled kernels that a mutant of a module cannot have changed."""
-    script = "from meanfield_pde.support.kernels import kernel_folder; print(kernel_folder())"
-    new, old = (
-        Path(subprocess.check_output([sys.executable, "-c", script], cwd=root, text=True).strip())
-        for root in (folder, ROOT)
+def _imports(path: Path) -> set[str]:
+    """Modules of the package that a file imports."""
+    found = re.findall(
+        r"^ *from (meanfield_pde[\w.]*) import (\w+)", path.read_text(), re.MULTILINE
     )
-    changed = set(_users(module))
+    return {name for module, item in found for name in (module, f"{module}.{item}")}
+
+
+def _users(module: Path) -> dict[str, int]:
+    """Modules that import one, directly or not, each with how many imports away it is."""
+    paths = (path.relative_to(ROOT) for path in (ROOT / "meanfield_pde").rglob("*.py"))
+    imports = {".".join(path.with_suffix("").parts): _imports(ROOT / path) for path in paths}
+    found = {".".join(module.with_suffix("").parts): 0}
+    for user in (waiting := list(found)):
+        for name, imported in imports.items():
+            if user in imported and name not in found:
+                found[name] = found[user] + 1
+                waiting.append(name)
+    return found
+
+
+def nearest_first(folder: str, module: Path) -> list[str]:
+    """The files of tests in a folder, those first that are few imports away from a module."""
+    away = _users(module)
+
+    def distance(path: Path) -> tuple[int, Path]:
+        return min((away[name] for name in _imports(path) if name in away), default=99), path
+
+    paths = sorted((ROOT / "tests" / folder).glob("test_*.py"), key=distance)
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def _kernel_folder(folder: Path) -> Path:
+    """Where a copy keeps its compiled kernels."""
+    script = "from meanfield_pde.support.kernels import kernel_folder; print(kernel_folder())"
+    return Path(subprocess.check_output([sys.executable, "-c", script], cwd=folder, text=True)[:-1])
+
+
+def _keep_kernels(old: Path, new: Path, module: Path) -> None:
+    """Take over the compiled kernels that a mutant of a module cannot have changed."""
+    changed = {name.rpartition(".")[2] for name in _users(module)}
     for path in old.rglob("*.nb?"):
         if path.name.split(".")[0] not in changed:
             place = new / path.relative_to(old)
@@ -219,13 +254,13 @@ def _keep_kernels(folder: Path, module: Path) -> None:
             shutil.copy2(path, place)
 
 
-def passed(folder: Path, tests: str, limit: float) -> bool:
-    """Whether all tests in a folder pass, in this copy and within this many seconds."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+def passed(folder: Path, tests: Sequence[str], limit: float) -> bool:
+    """Whether all tests of these files pass, in this copy and within this many seconds."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(folder), "MEANFIELD_PDE_THREADS": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
     run = subprocess.Popen(
-        [*command, f"tests/{tests}"],
+        command,
         cwd=folder,
         env=environment,
         stdout=subprocess.DEVNULL,
@@ -240,20 +275,38 @@ def passed(folder: Path, tests: str, limit: float) -> bool:
         return False
 
 
-def noticed_by(mutant: Mutant, folder: Path, limits: dict[str, float]) -> str:
+class Limits:
+    """Seconds that tests of a folder may take, from what they take without a mutant."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs, self._found, self._lock = jobs, dict[str, float](), threading.Lock()
+
+    def __call__(self, tests: str, folder: Path) -> float:
+        """The limit; measured in this copy, which then has compiled kernels, if it is not known."""
+        with self._lock:
+            if tests not in self._found:
+                started = time.perf_counter()
+                if not passed(folder, [f"tests/{tests}"], 3600.0):
+                    raise SystemExit(f"tests/{tests} fails without a mutant")
+                seconds = time.perf_counter() - started
+                self._found[tests] = LONGER * seconds * self._jobs + 60
+            return self._found[tests]
+
+
+def noticed_by(mutant: Mutant, folder: Path, limits: Limits) -> str:
     """The folder of tests that notices a mutant in a copy; empty if none does."""
-    path = folder / mutant.module
-    text = path.read_text()
-    try:
-        path.write_text(mutant.text(text))
-        if "kernels import" in text:
-            _keep_kernels(folder, mutant.module)
-        for tests in tests_of(mutant):
-            if not passed(folder, tests, limits[tests]):
+    path, kernels = folder / mutant.module, _kernel_folder(folder)
+    for tests in folders_of(mutant):
+        limit = limits(tests, folder)
+        try:
+            path.write_text(mutant.text(path.read_text()))
+            if kernels != _kernel_folder(folder):
+                _keep_kernels(kernels, _kernel_folder(folder), mutant.module)
+            if not passed(folder, nearest_first(tests, mutant.module), limit):
                 return tests
-        return ""
-    finally:
-        shutil.copy2(ROOT / mutant.module, path)
+        finally:
+            shutil.copy2(ROOT / mutant.module, path)
+    return ""
 
 
 OPTIONS = options("mutants", __doc__)
@@ -267,40 +320,33 @@ def main() -> None:
     """Print the table, and those that survive."""
     asked = OPTIONS.parse_args()
     count = asked.count or (4 if asked.quick else 80)
-    drawn = random.Random(asked.seed).sample(all_mutants(), count)
-    chosen = {i: drawn[i] for i in asked.number or range(count)}
-    folders = SimpleQueue[Path]()
-    with tempfile.TemporaryDirectory() as parent:
+    mutants = drawn(asked.seed, count)
+    chosen = {i: mutants[i] for i in asked.number or range(count)}
+    folders, limits = SimpleQueue[Path](), Limits(asked.jobs)
+
+    def tried(number: int) -> tuple[int, str, float]:
+        folder, started = folders.get(), time.perf_counter()
+        try:
+            found = noticed_by(chosen[number], folder, limits)
+        finally:
+            folders.put(folder)
+        return number, found, time.perf_counter() - started
+
+    table = Table(
+        f"Mutants, seed {asked.seed}", ["number", "module", "noticed by tests of", "seconds"]
+    )
+    survivors = []
+    with tempfile.TemporaryDirectory() as parent, ThreadPoolExecutor(asked.jobs) as pool:
         for job in range(asked.jobs):
             folders.put(Path(parent) / str(job))
             _copy(Path(parent) / str(job))
-        limits = {}
-        for tests in sorted({one for mutant in chosen.values() for one in tests_of(mutant)}):
-            started = time.perf_counter()
-            if not passed(Path(parent) / "0", tests, 3600.0):
-                raise SystemExit(f"tests/{tests} fails without a mutant")
-            limits[tests] = LONGER * (time.perf_counter() - started) * asked.jobs + 60
-
-        def tried(number: int) -> tuple[int, str, float]:
-            folder, started = folders.get(), time.perf_counter()
-            try:
-                found = noticed_by(chosen[number], folder, limits)
-            finally:
-                folders.put(folder)
-            return number, found, time.perf_counter() - started
-
-        table = Table(
-            f"Mutants, seed {asked.seed}", ["number", "module", "noticed by tests of", "seconds"]
-        )
-        survivors = []
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            for number, found, seconds in pool.map(tried, chosen):
-                table.row(number, chosen[number].module.stem, found or "none", f"{seconds:.0f}")
-                if not found:
-                    survivors.append(number)
+        for number, found, seconds in pool.map(tried, chosen):
+            table.row(number, chosen[number].module.stem, found or "none", f"{seconds:.0f}")
+            if not found:
+                survivors.append(number)
     print(f"\n{len(chosen) - len(survivors)} of {len(chosen)} noticed\n")
     for number in survivors:
-        print(f"{number}: {chosen[number].line()}")
+        print(f"{number}: {chosen[number].module}:{chosen[number].row()}: {chosen[number].line()}")
 
 
 if __name__ == "__main__":
