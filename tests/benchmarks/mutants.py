@@ -6,26 +6,26 @@
 Drawn from all places in `solver`, `mesh`, `wasserstein` and the attention sums, compiled functions
 included, where an operator, a comparison, a number, a truth value, or one of min and max can be
 another. The draw goes by digests of their lines, so that those drawn stay the same while code
-changes elsewhere. Each is tried in a copy of the project with `pytest -x`, first on the tests of
-its own package, nearest by import first, then on those of packages that build on it. A mutant is
-noticed if a test fails, or if tests take three times as long as without it. Those that survive are
-shown as lines of code, with a reason where one is equivalent. An hour.
+changes elsewhere. Each is tried in a copy of the project with `pytest -x`, on the tests of its own
+package and of those that build on it, nearest by import first. It is noticed if one fails, or does
+not end in its time. Those that survive are shown as lines of code. An hour.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from queue import SimpleQueue
 from tests.benchmarks.tables import Table, options, present
 
 ROOT = Path(__file__).parents[2]
-# Folders of the package, and folders of tests in the order in which they are tried.
+# Folders of the package, and the folders of tests that they are tried on.
 TRIED = {
     "solver": ("solver", "experiments"),
     "mesh": ("mesh", "amr", "solver"),
@@ -50,7 +50,6 @@ OPERATORS: dict[type, tuple[str, str]] = {
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"),
 }  # fmt: skip
 OTHER_NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
-LONGER = 3.0  # times as long as without the mutant: an endless loop, most likely
 
 
 @dataclass(frozen=True)
@@ -192,12 +191,6 @@ def drawn(seed: int, count: int) -> list[Mutant]:
     return [digests[digest] for digest in sorted(digests)[:count]]
 
 
-def folders_of(mutant: Mutant) -> tuple[str, ...]:
-    """The folders of tests that a mutant is tried on."""
-    inner = mutant.module.relative_to("meanfield_pde").as_posix()
-    return next(tests for package, tests in TRIED.items() if inner.startswith(package))
-
-
 def _copy(folder: Path) -> None:
     """Put the project into a folder."""
     for name in ("meanfield_pde", "tests", "demos", "meshes"):
@@ -206,107 +199,113 @@ def _copy(folder: Path) -> None:
         shutil.copy2(ROOT / name, folder)
 
 
-def _imports(path: Path) -> set[str]:
-    """Modules of the package that a file imports."""
-    found = re.findall(
-        r"^ *from (meanfield_pde[\w.]*) import (\w+)", path.read_text(), re.MULTILINE
-    )
-    return {name for module, item in found for name in (module, f"{module}.{item}")}
+def _imports(path: Path, exported: Mapping[str, str]) -> set[str]:
+    """Modules of the package that a file imports, by way of what the package exports or not."""
+    found = re.findall(r"^ *from (meanfield_pde[\w.]*) import (.*)", path.read_text(), re.MULTILINE)
+    whole = {module for module, _ in found}
+    items = {(module, item) for module, names in found for item in re.findall(r"\w+", names)}
+    return whole | {exported.get(item, f"{module}.{item}") for module, item in items}
+
+
+def _modules() -> dict[str, set[str]]:
+    """What each module of the package imports, without what the package itself exports."""
+    paths = (path.relative_to(ROOT) for path in (ROOT / "meanfield_pde").rglob("*.py"))
+    names = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    del names["meanfield_pde"]
+    return {name: _imports(ROOT / path, {}) for name, path in names.items()}
 
 
 def _users(module: Path) -> dict[str, int]:
     """Modules that import one, directly or not, each with how many imports away it is."""
-    paths = (path.relative_to(ROOT) for path in (ROOT / "meanfield_pde").rglob("*.py"))
-    imports = {".".join(path.with_suffix("").parts): _imports(ROOT / path) for path in paths}
+    modules = _modules()
     found = {".".join(module.with_suffix("").parts): 0}
     for user in (waiting := list(found)):
-        for name, imported in imports.items():
+        for name, imported in modules.items():
             if user in imported and name not in found:
                 found[name] = found[user] + 1
                 waiting.append(name)
     return found
 
 
-def nearest_first(folder: str, module: Path) -> list[str]:
-    """The files of tests in a folder, those first that are few imports away from a module."""
-    away = _users(module)
+def tests_of(mutant: Mutant) -> list[str]:
+    """The files of tests that a mutant is tried on, those few imports away from its module first.
 
-    def distance(path: Path) -> tuple[int, Path]:
-        return min((away[name] for name in _imports(path) if name in away), default=99), path
+    Of those equally far away, those first that name it, or what it is about, more often.
+    """
+    inner = mutant.module.relative_to("meanfield_pde").as_posix()
+    folders = next(folders for package, folders in TRIED.items() if inner.startswith(package))
+    package = (ROOT / "meanfield_pde/__init__.py").read_text()
+    exported = re.findall(r"^ *from (\S+) import (\w+) as", package, re.MULTILINE)
+    away, words = _users(mutant.module), mutant.module.stem.split("_")
 
-    paths = sorted((ROOT / "tests" / folder).glob("test_*.py"), key=distance)
-    return [str(path.relative_to(ROOT)) for path in paths]
+    def order(path: Path) -> tuple[int, int, Path]:
+        imported = _imports(path, {item: module for module, item in exported})
+        near = min((away[name] for name in imported if name in away), default=99)
+        return near, -sum(path.read_text().lower().count(word) for word in words), path
+
+    paths = [path for folder in folders for path in (ROOT / "tests" / folder).glob("test_*.py")]
+    return [str(path.relative_to(ROOT)) for path in sorted(paths, key=order)]
 
 
-def _kernel_folder(folder: Path) -> Path:
-    """Where a copy keeps its compiled kernels."""
+def _keep_kernels(folder: Path, module: Path) -> None:
+    """Let a copy have the compiled kernels that a mutant of a module cannot have changed."""
     script = "from meanfield_pde.support.kernels import kernel_folder; print(kernel_folder())"
-    return Path(subprocess.check_output([sys.executable, "-c", script], cwd=folder, text=True)[:-1])
-
-
-def _keep_kernels(old: Path, new: Path, module: Path) -> None:
-    """Take over the compiled kernels that a mutant of a module cannot have changed."""
+    new, old = (
+        Path(subprocess.check_output([sys.executable, "-c", script], cwd=root, text=True).strip())
+        for root in (folder, ROOT)
+    )
     changed = {name.rpartition(".")[2] for name in _users(module)}
-    for path in old.rglob("*.nb?"):
-        if path.name.split(".")[0] not in changed:
-            place = new / path.relative_to(old)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, place)
+    for package in (ROOT / "meanfield_pde").rglob("*/"):
+        # Numba names folders of its cache by those of the modules.
+        own = package.relative_to(ROOT)
+        names = (
+            f"{own.name}_{hashlib.sha1(str(root / own).encode()).hexdigest()}"
+            for root in (folder, ROOT)
+        )
+        place, given = new / next(names), old / next(names)
+        for path in given.glob("*.nb?"):
+            if path.name.split(".")[0] not in changed:
+                place.mkdir(exist_ok=True)
+                shutil.copy2(path, place)
 
 
-def passed(folder: Path, tests: Sequence[str], limit: float) -> bool:
-    """Whether all tests of these files pass, in this copy and within this many seconds."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+def failing(folder: Path, tests: Sequence[str]) -> str:
+    """The first test of these files that fails in this copy, or does not end; empty if none."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-rfE"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "MEANFIELD_PDE_THREADS": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
-    run = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    # By a thread, which ends the process in a compiled loop, too.
+    command += ["--timeout-method", "thread", "--color", "no"]
+    with (folder / "printed.txt").open("w+") as printed:
+        run = subprocess.Popen(
+            [*command, *tests],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        if run.wait() == 0:
+            return ""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)  # what it has started
+        printed.seek(0)
+        named = re.findall(r"^(?:FAILED|ERROR) (\S+)|(Timeout)", printed.read(), re.MULTILINE)
+        return "".join(named[-1]).removeprefix("tests/") if named else "end of the process"
+
+
+def noticed_by(mutant: Mutant, folder: Path) -> str:
+    """The test that notices a mutant in a copy; empty if none does."""
+    path = folder / mutant.module
+    text = path.read_text()
     try:
-        return run.wait(limit) == 0
-    except subprocess.TimeoutExpired:
-        os.killpg(run.pid, 9)
-        run.wait()
-        return False
-
-
-class Limits:
-    """Seconds that tests of a folder may take, from what they take without a mutant."""
-
-    def __init__(self, jobs: int) -> None:
-        self._jobs, self._found, self._lock = jobs, dict[str, float](), threading.Lock()
-
-    def __call__(self, tests: str, folder: Path) -> float:
-        """The limit; measured in this copy, which then has compiled kernels, if it is not known."""
-        with self._lock:
-            if tests not in self._found:
-                started = time.perf_counter()
-                if not passed(folder, [f"tests/{tests}"], 3600.0):
-                    raise SystemExit(f"tests/{tests} fails without a mutant")
-                seconds = time.perf_counter() - started
-                self._found[tests] = LONGER * seconds * self._jobs + 60
-            return self._found[tests]
-
-
-def noticed_by(mutant: Mutant, folder: Path, limits: Limits) -> str:
-    """The folder of tests that notices a mutant in a copy; empty if none does."""
-    path, kernels = folder / mutant.module, _kernel_folder(folder)
-    for tests in folders_of(mutant):
-        limit = limits(tests, folder)
-        try:
-            path.write_text(mutant.text(path.read_text()))
-            if kernels != _kernel_folder(folder):
-                _keep_kernels(kernels, _kernel_folder(folder), mutant.module)
-            if not passed(folder, nearest_first(tests, mutant.module), limit):
-                return tests
-        finally:
-            shutil.copy2(ROOT / mutant.module, path)
-    return ""
+        path.write_text(mutant.text(text))
+        if "kernels import" in text:
+            _keep_kernels(folder, mutant.module)
+        return failing(folder, tests_of(mutant))
+    finally:
+        shutil.copy2(ROOT / mutant.module, path)
 
 
 OPTIONS = options("mutants", __doc__)
@@ -322,19 +321,17 @@ def main() -> None:
     count = asked.count or (4 if asked.quick else 80)
     mutants = drawn(asked.seed, count)
     chosen = {i: mutants[i] for i in asked.number or range(count)}
-    folders, limits = SimpleQueue[Path](), Limits(asked.jobs)
+    folders = SimpleQueue[Path]()
 
     def tried(number: int) -> tuple[int, str, float]:
         folder, started = folders.get(), time.perf_counter()
         try:
-            found = noticed_by(chosen[number], folder, limits)
+            found = noticed_by(chosen[number], folder)
         finally:
             folders.put(folder)
         return number, found, time.perf_counter() - started
 
-    table = Table(
-        f"Mutants, seed {asked.seed}", ["number", "module", "noticed by tests of", "seconds"]
-    )
+    table = Table(f"Mutants, seed {asked.seed}", ["number", "module", "noticed by", "seconds"])
     survivors = []
     with tempfile.TemporaryDirectory() as parent, ThreadPoolExecutor(asked.jobs) as pool:
         for job in range(asked.jobs):
