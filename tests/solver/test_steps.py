@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from meanfield_pde.solver.equation import Equation
 from meanfield_pde.solver.integrator import Velocity
 from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.step_control import StepSettings, estimate
+from meanfield_pde.solver.step_control import Estimate, StepSettings, estimate
 
 ATTENTION = Attention(np.eye(2), np.eye(2), np.array([[1.0, 0.2], [0.0, 0.3]]), 10.0)
 INITIAL = "1 + 0.5*x + 0.3*x*y"
@@ -163,3 +164,13 @@ def test_the_estimate_is_that_of_the_equation(
     found = estimate(warm, masses, NONE, (first, none, none), 0.1, still=1e-12)
     assert found.error == pytest.approx(3 / 4 * (2 * speed + divergence), rel=2e-2)
     assert found.growth == pytest.approx(3 / 0.1)  # as |d| = |k2 - k1|
+
+
+@pytest.mark.parametrize(
+    "given", [StepSettings(), AdaptSettings(0.1), SolverCase(), Estimate(), SCHEMES["muscl"]]
+)
+def test_settings_and_estimates_stay_as_they_are(given: Any) -> None:
+    """Several steps have the same."""
+    name = next(iter(vars(given)))
+    with pytest.raises(FrozenInstanceError):
+        setattr(given, name, getattr(given, name))
