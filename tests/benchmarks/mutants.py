@@ -332,6 +332,18 @@ def noticed_by(mutant: Mutant, folder: Path) -> str:
         shutil.copy2(ROOT / mutant.module, path)
 
 
+def print_summary(
+    chosen: Mapping[int, Mutant], survivors: Sequence[int], equivalent: Sequence[int]
+) -> None:
+    """How many are noticed, and lines with what is not."""
+    others = len(chosen) - len(equivalent)
+    print(f"\n{others - len(survivors)} of {others} noticed, and {len(equivalent)} equivalent\n")
+    for number in (*survivors, *equivalent):
+        line = chosen[number].line()
+        print(f"- {number}: {EQUIVALENT.get(line, 'survives')}\n")
+        print(f"      {chosen[number].module}: {line}\n")
+
+
 OPTIONS = options("mutants", __doc__)
 OPTIONS.add_argument("--count", type=int)
 OPTIONS.add_argument("--seed", type=int, default=0)
@@ -365,12 +377,7 @@ def main() -> None:
             table.row(number, chosen[number].module.stem, found or "none", f"{seconds:.0f}")
             if not found:
                 survivors.append(number)
-    others = len(chosen) - len(equivalent)
-    print(f"\n{others - len(survivors)} of {others} noticed, and {len(equivalent)} equivalent\n")
-    for number in (*survivors, *equivalent):
-        mutant = chosen[number]
-        reason = EQUIVALENT.get(mutant.line(), "survives")
-        print(f"- {number}: {reason}\n  `{mutant.module}`: `{mutant.line()}`")
+    print_summary(chosen, survivors, equivalent)
 
 
 if __name__ == "__main__":
