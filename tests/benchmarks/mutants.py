@@ -373,7 +373,7 @@ def main() -> None:
         for job in range(asked.jobs):
             folders.put(Path(parent) / str(job))
             _copy(Path(parent) / str(job))
-        for number, found, seconds in pool.map(tried, chosen.keys() - set(equivalent)):
+        for number, found, seconds in pool.map(tried, [i for i in chosen if i not in equivalent]):
             table.row(number, chosen[number].module.stem, found or "none", f"{seconds:.0f}")
             if not found:
                 survivors.append(number)
