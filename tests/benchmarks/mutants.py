@@ -315,7 +315,9 @@ def failing(folder: Path, tests: Sequence[str]) -> str:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)  # what it has started
         printed.seek(0)
-        named = re.findall(r"^(?:FAILED|ERROR) (\S+)|(Timeout)", printed.read(), re.MULTILINE)
+        named = re.findall(
+            r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$|(Timeout)", printed.read(), re.MULTILINE
+        )
         return "".join(named[-1]).removeprefix("tests/") if named else "end of the process"
 
 
