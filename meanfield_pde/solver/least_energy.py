@@ -30,9 +30,9 @@ from meanfield_pde.errors import SolverError
 MOST_CELLS = 3000
 # Matrices that are equal but for the rounding of a case file's decimals, relative to the largest.
 _EQUAL = 1e-9
-# Sigma relative to the mean of the kernel: rounding, 1e-16, is 1e-6 of the density at the last.
-# By factors of 10 it is not found at beta = 200.
-_LAST, _FACTOR = 1e-10, math.sqrt(0.1)
+# Relative to the mean of the kernel: rounding, 1e-16, is 1e-6 of the density at the last. By
+# factors of 10, not sqrt(10), it is not found at beta = 200.
+_SIGMAS = np.logspace(0, -10, 21)
 # Relative change of the density in total variation, of a step of Newton's method that is the last:
 # its square is left. Below is rounding over sigma.
 _SMALL, _ROUNDING = 1e-6, 1e-15
@@ -68,10 +68,8 @@ def least_energy(head: Attention, points: np.ndarray, volumes: np.ndarray) -> np
     volumes = volumes / volumes.sum()
     kernel /= volumes @ kernel @ volumes
     log_density = np.zeros(len(volumes))
-    sigma = 1.0
-    while sigma > _LAST * _FACTOR**0.5:
+    for sigma in _SIGMAS:
         log_density = _minimum(kernel, volumes, log_density, sigma)
-        sigma *= _FACTOR
     return np.asarray(volumes * np.exp(log_density))
 
 

@@ -123,8 +123,7 @@ def solve_on_circle(problem: Problem) -> tuple[Plan, Potentials]:
             low = middle
         if slope >= 0.0:
             high = middle
-    *plan, used, u_low, slope_low = _chain(x, y, a, b, b_cumulated, low, p)
-    rows, columns, flow = (array[:used] for array in plan)
+    rows, columns, flow, u_low, slope_low = _chain(x, y, a, b, b_cumulated, low, p)
     *_, u_high, slope_high = _chain(x, y, a, b, b_cumulated, high, p)
 
     # Once around the circle the potentials of a chain gain the slope of f. Of the two chains next
@@ -165,11 +164,8 @@ def _chain(
     b_cumulated: np.ndarray,
     shift: float,
     p: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, np.ndarray, float]:
-    """The monotone plan with this shift, potentials along it, and the derivative of f.
-
-    The plan is so much of the first three arrays as the number after them says.
-    """
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+    """The monotone plan with this shift, potentials along it, and the derivative of f."""
     n, m = a.size, b.size
     total = b_cumulated[m - 1]
     turn = math.floor(shift / total)
@@ -180,19 +176,18 @@ def _chain(
     left_b = b_cumulated[j] - start
     left_a = a[0]
     i = 0
-    rows = np.empty(n + m + 1, np.int64)
-    columns = np.empty(n + m + 1, np.int64)
-    flow = np.empty(n + m + 1)
+    rows = np.empty(n + m, np.int64)
+    columns = np.empty(n + m, np.int64)
+    flow = np.empty(n + m)
     u = np.empty(n)
     u[0] = 0.0
     v = _distance(x[0], y[j] + 2.0 * math.pi * turn, p)
     slope = 0.0
-    used = jumps = 0
-    while True:
-        rows[used], columns[used], flow[used] = i, j, min(left_a, left_b)
-        used += 1
+    jumps = 0
+    # Rounding must not let either side run out early: m jumps and n - 1 steps, always.
+    for e in range(n + m):
+        rows[e], columns[e], flow[e] = i, j, min(left_a, left_b)
         here = y[j] + 2.0 * math.pi * turn
-        # Rounding must not let either side run out early: m jumps and n - 1 steps, always.
         if jumps < m and (left_b <= left_a or i == n - 1):
             left_a = max(0.0, left_a - left_b)
             j += 1
@@ -209,6 +204,4 @@ def _chain(
             i += 1
             left_a = a[i]
             u[i] = _distance(x[i], here, p) - v
-        else:
-            break
-    return rows, columns, flow, used, u, slope
+    return rows, columns, flow, u, slope

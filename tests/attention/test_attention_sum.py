@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from meanfield_pde.attention.sum import SumSettings, softmax
-from meanfield_pde.attention.sum.direct import survey
-from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, Sources, bisect, boxes
+from meanfield_pde.attention.sum.direct import survey, with_points
+from meanfield_pde.attention.sum.exponential import NO_MASS
+from meanfield_pde.attention.sum.tree import LEAF, NODE, TILE, TOP, Sources, Targets, bisect, boxes
 from meanfield_pde.support.threads import allowed_threads, set_threads
 from tests import oracles
 from tests.problems import (
@@ -55,6 +56,39 @@ def check(scores: np.ndarray, points: np.ndarray, log_masses: np.ndarray) -> Non
     assert np.linalg.norm((mean - means).astype(float), axis=1).max() <= TOLERANCE
     assert log_sum.shape == (len(scores),)
     assert np.abs(log_sum - logs).max() <= TOLERANCE
+
+
+def test_log_z_is_bounded_from_below_by_the_means_of_groups() -> None:
+    """And is close where groups are small beside the kernel."""
+    rng = np.random.default_rng(14)
+    points, log_masses = on_sphere(rng, 2 * TOP + 5, 3), rng.normal(size=2 * TOP + 5)
+    sources = Sources(points)
+    sources.load(log_masses)
+    for scale, close in ((0.05, 1e-2), (20.0, np.inf)):
+        scores = random_scores(rng, 3 * TILE, 3, scale)
+        targets = Targets(scores, scores)
+        found = sources.log_z_from_below(targets.scores, np.array([0, 2])).ravel()
+        wanted = targets.order.reshape(-1, TILE)[[0, 2]].ravel()
+        log_z = np.logaddexp.reduce(scores[wanted] @ points.T + log_masses, axis=1)
+        assert (found <= log_z + 1e-12).all()
+        assert (found >= log_z - close).all()
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_points_are_added_to_sums_of_any_size(d: int) -> None:
+    """Log Z from far below that of the points to far above, from target to target, and of none."""
+    rng = np.random.default_rng(13)
+    count, points = 2 * TILE + 3, on_sphere(rng, 5, d)
+    scores, log_masses = random_scores(rng, count, d, 2e3), rng.normal(size=5)
+    logs = rng.uniform(-4e3, 4e3, count)
+    logs[::7] = NO_MASS
+    sums = np.column_stack([inside_the_ball(rng, count, d)[0], logs])
+    found = with_points(sums, scores, points, log_masses)
+    exponents = np.column_stack([logs, scores @ points.T + log_masses])
+    weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+    mean = weights[:, :1] * sums[:, :d] + weights[:, 1:] @ points
+    assert found[:, :d] == pytest.approx(mean / weights.sum(axis=1, keepdims=True), abs=1e-11)
+    assert found[:, d] == pytest.approx(np.logaddexp.reduce(exponents, axis=1), rel=1e-14)
 
 
 @pytest.mark.parametrize("d", DIMENSIONS)

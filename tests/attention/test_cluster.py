@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -318,3 +319,17 @@ def test_the_estimate_takes_the_cheapest() -> None:
     assert str(
         estimate(Costs(), **case | {"terms": None, "degree": None}, clusters=1.0)
     ).startswith("cluster expansion (direct ")
+
+
+def test_the_estimate_is_in_units_of_the_costs() -> None:
+    """Every part of it is so many operations, each as long as it costs."""
+    case = {
+        "sources": 20_000, "leaves": 1250, "tops": 20, "tiles": 625, "targets": 10_000,
+        "visits": 125.0, "bounded": 157.0, "terms": 500, "degree": 30, "untrusted": 0.1,
+    }  # fmt: skip
+    costs = Costs()
+    longer = {name: 2 * cost for name, cost in vars(costs).items() if isinstance(cost, float)}
+    once, twice = estimate(costs, **case), estimate(replace(costs, **longer), **case)
+    assert twice.direct == pytest.approx(2 * once.direct)
+    assert once.harmonics is not None
+    assert twice.harmonics == pytest.approx(2 * once.harmonics)

@@ -13,7 +13,7 @@ import pytest
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.checks import check_surface
 from meanfield_pde.mesh.files import read_mesh
-from meanfield_pde.mesh.geometry import cell_volume
+from meanfield_pde.mesh.geometry import cell_mean, cell_volume
 from meanfield_pde.mesh.surface import (
     Surface,
     circle_mesh,
@@ -41,6 +41,12 @@ def test_the_circle_has_equal_arcs(cells: int) -> None:
     assert surface.points.shape == surface.cells.shape == (cells, 2)
     check_surface(surface, "circle")
     np.testing.assert_allclose(volumes(surface), 2 * np.pi / cells, rtol=1e-12)
+
+
+def test_means_of_the_position_over_a_quarter_of_the_circle_and_an_octant_of_the_sphere() -> None:
+    """∫ x over them is (1, 1), and a quarter of pi (1, 1, 1)."""
+    assert cell_mean(np.eye(2)[None]) == pytest.approx(2 / np.pi)
+    assert cell_mean(np.eye(3)[None]) == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize(

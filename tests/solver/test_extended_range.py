@@ -178,3 +178,13 @@ def test_wrong_option(main: Main, write_case: Write) -> None:
     code, err = main("run", case)
     assert code == 2
     assert "solver.log_masses must be one of 'auto', 'on', 'off'" in err
+
+
+def test_masses_of_any_size_are_added() -> None:
+    """Also to those that are smaller by more than a double has digits, and to none."""
+    one, other = np.array([[3e-200, 0.7, 0.0, 2e-9], [0.4, 3e-30, 5.0, 0.0]])
+    found = ExtendedRange.of(one).plus(other)
+    assert found.doubles.tolist() == (one + other).tolist()
+    far = found.each(np.copy)
+    far.exponent[:] -= 5000  # where there are no doubles
+    assert far.plus(np.zeros(4)).log == pytest.approx(found.log - 5000 * math.log(2))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from mpi4py import MPI
 from petsc4py import PETSc
 
 import numpy as np
@@ -20,9 +21,11 @@ from meanfield_pde.solver.settings import SolverCase
 from meanfield_pde.solver.simulation import Simulation
 from meanfield_pde.solver.step_control import StepSettings
 
+COMMUNICATORS = MPI.COMM_WORLD, MPI.COMM_SELF
 
-def simulation(d: int, beta: float, scheme: str) -> Simulation:
-    mesh = circle_mesh(60) if d == 2 else sphere_mesh(320)
+
+def simulation(d: int, beta: float, scheme: str, comm: MPI.Comm = MPI.COMM_WORLD) -> Simulation:
+    mesh = circle_mesh(60, comm=comm) if d == 2 else sphere_mesh(320, comm=comm)
     value = np.array([[1.0, 0.2, 0.0], [0.0, 0.3, 0.1], [0.0, 0.0, -0.4]])[:d, :d]
     attention = Attention(np.eye(d), np.eye(d), value, beta)
     return Simulation(attention, mesh, "1 + 0.5*x + 0.3*x*y", settings=SolverCase(scheme=scheme))
@@ -106,6 +109,17 @@ def test_where_a_cell_would_give_away_more_than_it_holds_steps_are_shorter(
     assert safe < 0.7 * step
     expected = flow.integrator.many(masses, velocity, 0.0, step, safe).masses
     np.testing.assert_array_equal(flow(masses, velocity, step)[0].doubles, expected.doubles)
+
+
+@pytest.mark.parallel([2])
+def test_several_ranks_take_the_steps_of_one() -> None:
+    shared, single = (simulation(2, math.inf, "muscl", comm) for comm in COMMUNICATORS)
+    for run in (shared, single):
+        run.evolution.advance(4.0)
+    one, other = shared.evolution, single.evolution
+    assert (one.step, one.time, one.last_dt) == (other.step, other.time, other.last_dt)
+    masses = [run.state.volumes.gather(run.masses) for run in (one, other)]
+    assert masses[0] == pytest.approx(masses[1], rel=1e-12)
 
 
 def test_a_step_that_is_too_long_has_no_result() -> None:

@@ -64,6 +64,18 @@ def decayed(surface, degree, until, strength=1.0):
     return found, uniform + 0.5 * math.exp(-rate * until) * mode, diffusion
 
 
+def test_the_error_of_a_step_is_estimated():
+    volumes = FiniteVolumes(build_mesh(circle_surface(50)))
+    start = volumes.integrate(lambda x: (1 + 0.5 * x[:, 0]) / math.tau)
+    diffusion = Diffusion(volumes, 1.0)
+    for length in (0.1, 0.2):
+        found, error, _ = diffusion._step(start, length)
+        exact = start
+        for _ in range(16):
+            exact = diffusion._step(exact, length / 16)[0]
+        assert error == pytest.approx(np.abs(found - exact).sum(), rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("d", "cells", "degree"),
     [

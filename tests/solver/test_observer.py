@@ -58,6 +58,11 @@ def test_an_observer_is_called_at_the_start_each_step_each_saved_time_and_the_en
     assert recorder.calls[-1][1:] == (1.0, solution.steps)
 
 
+def test_the_first_and_the_last_time_may_be_asked_for_and_are_saved_once():
+    given = solve(ATTENTION, circle_mesh(24), "1 + 0.5*x", until=0.2, save_at=[0.0, 0.1, 0.2])
+    assert given.times.tolist() == [0.0, 0.1, 0.2]
+
+
 def test_observers_change_nothing_and_are_called_one_after_the_other():
     order = []
 

@@ -65,6 +65,10 @@ def test_what_repels():
     metric = np.array([[2.0, 0.3], [0.3, 0.5]])
     assert repels(Attention(EYE, metric, -2 * metric, 3.0))
     assert repels(Attention(metric, EYE, -metric, 3.0))
+    # Equal but for rounding, whatever their size.
+    for size, rounding, equal in ((100.0, 5e-10, True), (0.01, 1e-8, False)):
+        value = -size * metric * (1 + rounding * np.array([[1, -1], [-1, 1]]))
+        assert repels(Attention(EYE, size * metric, value, 3.0)) is equal
     for key, value, beta in (
         (metric, metric, 3.0),
         (metric, -EYE, 3.0),

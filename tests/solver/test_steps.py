@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import numpy as np
 import pytest
 
 from meanfield_pde import Attention, circle_mesh, solve
+from meanfield_pde.amr.patches import NONE
 from meanfield_pde.amr.settings import AdaptSettings, IndicatorSettings
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.solver.controller import Controller
 from meanfield_pde.solver.equation import Equation
+from meanfield_pde.solver.integrator import Velocity
 from meanfield_pde.solver.schemes import SCHEMES
 from meanfield_pde.solver.settings import SolverCase
-from meanfield_pde.solver.step_control import StepSettings
+from meanfield_pde.solver.step_control import Estimate, StepSettings, estimate
 
 ATTENTION = Attention(np.eye(2), np.eye(2), np.array([[1.0, 0.2], [0.0, 0.3]]), 10.0)
 INITIAL = "1 + 0.5*x + 0.3*x*y"
@@ -136,3 +139,38 @@ def test_substeps_keep_to_the_limit_of_the_scheme() -> None:
 def test_a_tolerance_that_is_none_is_refused(given: float) -> None:
     with pytest.raises(InputError, match=r"^solver\.step_tolerance must be a number from 1e-9"):
         SolverCase(step_tolerance=given)
+
+
+TURN, SQUEEZE = np.array([[0.0, -1.0], [1.0, 0.0]]), np.diag([-1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("value", "speed", "divergence"), [(TURN, 1.0, 0.0), (SQUEEZE, 2 / math.pi, 4 / math.pi)]
+)
+def test_the_estimate_is_that_of_the_equation(
+    value: np.ndarray, speed: float, divergence: float
+) -> None:
+    """For d a velocity of known means of |d| and |div d|, and a kernel of width 1/2."""
+    volumes = FiniteVolumes(circle_mesh(400))
+    masses = volumes.volume[: volumes.owned] / volumes.volume[: volumes.owned].sum()
+    # At zero temperature, with B = 1, tokens attend to themselves: v = P_x V x.
+    cold, warm = (
+        Equation(attention := Attention(np.eye(2), np.eye(2), value, beta), volumes, SolverCase())
+        .right_hand_side(attention.layers[0])
+        for beta in (math.inf, 4.0)
+    )  # fmt: skip
+    first = Velocity(cold.facet_flux(np.log(masses)), 1.0)
+    none = Velocity(0.0 * first.flux, 0.0)
+    found = estimate(warm, masses, NONE, (first, none, none), 0.1, still=1e-12)
+    assert found.error == pytest.approx(3 / 4 * (2 * speed + divergence), rel=2e-2)
+    assert found.growth == pytest.approx(3 / 0.1)  # as |d| = |k2 - k1|
+
+
+@pytest.mark.parametrize(
+    "given", [StepSettings(), AdaptSettings(0.1), SolverCase(), Estimate(), SCHEMES["muscl"]]
+)
+def test_settings_and_estimates_stay_as_they_are(given: Any) -> None:
+    """Several steps have the same."""
+    name = next(iter(vars(given)))
+    with pytest.raises(FrozenInstanceError):
+        setattr(given, name, getattr(given, name))

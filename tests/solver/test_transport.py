@@ -58,6 +58,11 @@ def difference_from_assembled_form(d, cells):
     return np.abs(out - assembled).max() / np.abs(flux.sum(axis=1)).max()
 
 
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_steps_are_as_long_as_the_limit_but_for_rounding(scheme: Scheme) -> None:
+    assert 0.95 * scheme.positive < scheme.accurate < 0.99 * scheme.positive
+
+
 @pytest.mark.parametrize(("d", "cells"), [(2, (100, 200)), (3, (1280, 5120))])
 def test_upwind_agrees_with_an_assembled_dg_form(d, cells):
     """Equal up to the difference of flat and geodesic geometry, which is of second order."""

@@ -322,7 +322,7 @@ def block_sums(part, scores, blocks, boxes, size, sources, limits, polynomials, 
         place = position * size
         cost[position] = _block(
             scores[:, first:last], boxes[blocks[position]], sources, limits, table, choose,
-            compute, rows[:, place : place + last - first],
+            compute, rows[:, place:],
         )  # fmt: skip
 
 

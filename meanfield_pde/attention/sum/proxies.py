@@ -570,8 +570,8 @@ def _at(step, axis, corner, centre, half):
     rest = (real * imaginary) ** 2 / room
     k, w, v, held = corner
     if k < 0:
-        found = _rough(w, k, centre[one], half[one], x, y) - k * rest
-        found += _rough(v, k, centre[other], half[other], 1.0, 0.0)
+        found = _rough(w, k, centre[one], half[one] * x)
+        found += _rough(v, k, centre[other], half[other])
     else:
         found = _highest(w - k * centre[one], k, half[one], x, y) + k * rest / 2
         found += _highest(v - k * centre[other], k, half[other], 1.0, 0.0)
@@ -590,13 +590,13 @@ def _highest(slope, k, half, x, y):
 
 
 @part
-def _rough(w, k, centre, half, x, y):
-    """Return the same for W_n < 0.
+def _rough(w, k, centre, far):
+    """Return the same for W_n < 0, for points up to `far` from the centre, complex ones, too.
 
-    By |Re sqrt(1 - b^2 - z^2) - n_c| <= |1 - b^2 - z^2 - n_c^2| / n_c.
+    By |Re sqrt(1 - b^2 - z^2) - n_c| <= |1 - b^2 - z^2 - n_c^2| / n_c, in which the difference of
+    z^2 from that of the centre is far (2 |centre| + far) at most.
     """
-    far = half * x
-    return abs(w) * far + abs(k) * (far * (2 * abs(centre) + far) + half * half * y * y)
+    return abs(w) * far + abs(k) * far * (2 * abs(centre) + far)
 
 
 @part

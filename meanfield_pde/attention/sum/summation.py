@@ -245,7 +245,7 @@ class AttentionSum:
 
 def _evenly(count: int, most: int) -> np.ndarray:
     """Return `most` of the numbers below `count`, or all, spread evenly."""
-    return np.linspace(0, max(0, count - 1), min(most, count)).astype(np.int64)
+    return np.linspace(0, count - 1, min(most, count)).astype(np.int64)
 
 
 def softmax(
