@@ -2,16 +2,19 @@
 
     python -m tests.benchmarks.exact_solutions [--quick] [--case NAME ...]
 
-growth      harmonics of degree 1 to 4 about the uniform density, Q = K = V = I, beta = 5: the
-            largest relative error of their rates
-noise       the same with noise of strength 0.05, whose rates are less by 0.05 k^2 on the circle and
-            0.05 k (k + 1) on the sphere
-kuramoto    beta = 0, V = I: a Poisson kernel stays one, r' = r (1 - r^2) / 2 on the circle; on the
-            sphere (1 - w^2)^2 / |x - w|^4, w' = (1 - w^2) m(w) / 2 (Lohe's model; Lipton, Mirollo,
-            Strogatz, arXiv 1907.07150): the largest error of the mean to t = 2
-perceptron  beta = inf with B orthogonal beside a perceptron that is linear, W u = relu(W u) -
-            relu(-W u): tokens move by x' = P_x (A + W) x, and the error is L1 of cell masses at
-            t = 1 to the push-forward by exp((A + W) t)
+growth. Harmonics of degree 1 to 4 about the uniform density, Q = K = V = I, beta = 5. The error is
+the largest relative one of their rates.
+
+noise. The same with noise of strength 0.05. Rates are less by 0.05 k^2 on the circle and by
+0.05 k (k + 1) on the sphere.
+
+kuramoto. For beta = 0, V = I, a Poisson kernel stays one: r' = r (1 - r^2) / 2 on the circle. So
+does (1 - w^2)^2 / |x - w|^4 on the sphere: w' = (1 - w^2) m(w) / 2, Lohe's model (Lipton, Mirollo,
+Strogatz, arXiv 1907.07150). The error is the largest of the mean to t = 2.
+
+perceptron. For beta = inf with B orthogonal, beside a linear perceptron, W u = relu(W u) -
+relu(-W u), tokens move by x' = P_x (A + W) x. The error is L1 of cell masses at t = 1 to the
+push-forward by exp((A + W) t).
 
 It takes nothing but what `solve` takes, so that an earlier commit can run this file as it is.
 Seconds are processor time of one thread, without compilation.
