@@ -322,7 +322,7 @@ def test_the_estimate_takes_the_cheapest() -> None:
 
 
 def test_the_estimate_is_in_units_of_the_costs() -> None:
-    """Its parts are numbers of operations, each times its cost."""
+    """Every part of it is a number of operations times the cost of one."""
     case = {
         "sources": 20_000, "leaves": 1250, "tops": 20, "tiles": 625, "targets": 10_000,
         "visits": 125.0, "bounded": 157.0, "terms": 500, "degree": 30, "untrusted": 0.1,
