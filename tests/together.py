@@ -28,9 +28,9 @@ _LONGEST = 150
 
 
 def ranks_of(item: pytest.Item) -> int:
-    """How many ranks a test wants, by the mark that pytest-mpi puts on it."""
+    """How many ranks a test wants, by the mark that pytest-mpi puts on it; one without that."""
     marks = (mark.name for mark in item.iter_markers())
-    return next(int(name[9:-1]) for name in marks if name.startswith("parallel["))
+    return next((int(name[9:-1]) for name in marks if name.startswith("parallel[")), 1)
 
 
 def note_passed(report: pytest.TestReport) -> None:
