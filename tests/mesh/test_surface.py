@@ -13,7 +13,7 @@ import pytest
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.checks import check_surface
 from meanfield_pde.mesh.files import read_mesh
-from meanfield_pde.mesh.geometry import cell_mean, cell_volume
+from meanfield_pde.mesh.geometry import cell_mean, cell_volume, rough_integrals
 from meanfield_pde.mesh.surface import (
     Surface,
     circle_mesh,
@@ -47,6 +47,20 @@ def test_means_of_the_position_over_a_quarter_of_the_circle_and_an_octant_of_the
     """∫ x over them is (1, 1), and a quarter of pi (1, 1, 1)."""
     assert cell_mean(np.eye(2)[None]) == pytest.approx(2 / np.pi)
     assert cell_mean(np.eye(3)[None]) == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize("make", [circle_surface, sphere_surface])
+def test_integrals_over_a_cell_are_the_same_to_the_last_bit_whatever_the_others(
+    make: Callable[[int], Surface],
+) -> None:
+    """Ranks have other cells, and the same results."""
+    surface = make(320)
+    cells = surface.points[surface.cells]
+    for values in (lambda x: np.exp(x[:, 0]), np.exp):
+        together = rough_integrals(values, cells)
+        for part in (slice(0, 1), slice(5, 12), slice(17, 320)):
+            for every, own in zip(together, rough_integrals(values, cells[part]), strict=True):
+                np.testing.assert_array_equal(own, every[part])
 
 
 @pytest.mark.parametrize(
