@@ -197,7 +197,7 @@ def test_what_a_large_mesh_needs_is_said_before_it_is_made(
     for line in (("run",), ("lifetime", "--beta", 20), ("transition", "--strength", 0.1, 0.2)):
         code, err = main(line[0], case, *line[1:], "--output", case.with_suffix(""))
         assert (code, err.count("\n")) == (2, 1)
-        assert "mesh.cells = 10000000 needs about 27.4 GB, and this machine has 8 GB" in err
+        assert "mesh.cells = 10000000 needs about 32.6 GB, and this machine has 8 GB" in err
     monkeypatch.setattr("meanfield_pde.support.memory.machine_memory", lambda: 1e9)
     million = write_case(demo, ("cells = 300\n\n[adapt]\ntolerance = 1e-3", "cells = 1_000_000"))
     code, err = main("run", million, "--output", case.with_suffix(""))
