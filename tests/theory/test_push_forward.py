@@ -274,6 +274,13 @@ def test_pieces_fill_their_cells(d: int) -> None:
         assert above == pytest.approx({2: math.pi, 3: 2 * math.pi}[d], abs=1e-12)
 
 
+def test_a_cut_through_a_vertex_halves_an_octant() -> None:
+    pieces, parent, side = split(np.eye(3)[None], np.array([0.0, 1.0, -1.0]))
+    assert parent.tolist() == [0] * len(pieces)
+    for one in (1, -1):
+        assert cell_volume(pieces[side == one]).sum() == pytest.approx(math.pi / 4, rel=1e-14)
+
+
 def test_rotated_meshes_with_vertices_on_the_separatrix() -> None:
     """Vertices on the plane to rounding make no slivers, and no mass is lost."""
     for cells in (4, 8, 360):
