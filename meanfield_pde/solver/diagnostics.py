@@ -232,7 +232,7 @@ class Diagnostics:
             # At the distance pi / 2 several points of E are nearest: the square has a kink there.
             away = np.cos(distance(corners.reshape(-1, volumes.dimension)))
             smooth = self._width < np.minimum(
-                _NARROW, _NARROW_PART * away.reshape(len(corners), -1).min(axis=1)
+                _NARROW, _NARROW_PART * away.reshape(corners.shape[:2]).min(axis=1)
             )
             integral = volumes.integrate(lambda x: distance(x) ** 2, smooth=smooth)
             self.square_distance = volumes.gather(integral / volumes.volume[own])
