@@ -72,7 +72,7 @@ DEMO = Path(__file__).parents[2] / "demos/sphere.toml"
 
 
 def worked(ranks: int, worker: str, *arguments: object) -> tuple[float, np.ndarray]:
-    """Seconds, and the masses at the end, of a worker on so many ranks."""
+    """Seconds that some ranks take for a script, and the masses at its end."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.npz"
         command = [
