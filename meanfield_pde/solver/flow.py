@@ -21,7 +21,9 @@ from meanfield_pde.solver.transport import Transport
 
 # The last of several steps of one length is not to leave a sliver, by rounding.
 _ROUNDING = 1 + 1e-9
-# Of the longest step that keeps masses positive, whatever the density: the rest is for rounding.
+# Of the longest step that keeps masses positive, whatever the density: the rest is for rounding, of
+# 1e-9 above and 1e-15 in the stages, and costs 2 % of the steps. Schemes leave as much: 0.98 of 1,
+# and 0.36 of exp(-1).
 _ROOM = 0.98
 
 
@@ -46,9 +48,10 @@ class Flow:
         self.transport = transport
         self.integrator = integrator
         self.noise = noise
-        usual = scheme.share(transport.volumes.dimension)
-        most = max(usual, scheme.positive) if integrator.checks_stages else scheme.positive
+        usual, safe = scheme.share(transport.volumes.dimension), _ROOM * scheme.positive
+        most = max(usual, safe) if integrator.checks_stages else safe
         self.courant = min(usual if courant is None else courant, most)
+        self._safe = min(self.courant, safe)
 
     def longest_step(self, rate: float) -> float:
         """How long a step of the integrator may be, at an outflow rate; infinity if none flows."""
@@ -56,7 +59,7 @@ class Flow:
 
     def safe_step(self, rate: float) -> float:
         """How long a step may be in which no cell can give away more than it holds."""
-        return self._step_of(min(self.courant, _ROOM * self.transport.scheme.positive), rate)
+        return self._step_of(self._safe, rate)
 
     def _step_of(self, courant: float, rate: float) -> float:
         return self.integrator.coefficient * courant / rate if rate > 0 else math.inf

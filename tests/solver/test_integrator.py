@@ -122,6 +122,23 @@ def test_several_ranks_take_the_steps_of_one() -> None:
     assert masses[0] == pytest.approx(masses[1], rel=1e-12)
 
 
+def test_the_longest_step_of_petsc_is_one_that_it_takes() -> None:
+    """Its stages are not checked: it is given no step that it would refuse, by rounding say."""
+    options = PETSc.Options()
+    options.setValue("ts_ssp_type", "rks3")
+    try:
+        run = simulation(3, math.inf, "quadratic").evolution
+    finally:
+        options.delValue("ts_ssp_type")
+    velocity, integrator = run.velocity(), run.flow.integrator
+    step = run.flow.longest_step(velocity.rate)
+    assert step == run.flow.safe_step(velocity.rate)
+    assert (
+        integrator.many(run.state.masses, run.velocity(), 0.0, step, step * (1 + 1e-9)).steps == 1
+    )
+    run.close()
+
+
 def test_a_step_that_is_too_long_has_no_result() -> None:
     run = simulation(2, math.inf, "muscl").evolution
     integrator = SSPRungeKutta(run.equation.transport)
