@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
-from scipy.special import ive
+from scipy.special import ive, spherical_in
 
 
 def velocity(x, masses, query, key, value, beta):
@@ -127,3 +130,51 @@ def repelled_density(matrix, beta, angles, degrees=6):
     right = np.eye(degrees)[0]
     found = np.linalg.solve(modes @ kernel @ modes.T, right)
     return np.cos(2 * np.outer(angles, np.arange(degrees))) @ found / found[0]
+
+
+def harmonic(degree, points):
+    """cos(k theta) on the circle; on the sphere a Legendre polynomial about a general axis."""
+    if points.shape[-1] == 2:
+        return np.cos(degree * np.arctan2(points[..., 1], points[..., 0]))
+    axis = np.array([0.48, 0.6, 0.64])
+    return np.polynomial.legendre.Legendre.basis(degree)(points @ axis)
+
+
+def eigenvalue(d, degree):
+    """Of minus the Laplace-Beltrami operator, for harmonics of this degree."""
+    return degree**2 if d == 2 else degree * (degree + 1)
+
+
+def growth_rate(d, degree, beta):
+    """Rate at which a harmonic grows about the uniform density for Q = K = V = I."""
+    if d == 2:
+        return degree**2 * ive(degree, beta) / (beta * ive(0, beta))
+    return degree * (degree + 1) * spherical_in(degree, beta) / (beta * spherical_in(0, beta))
+
+
+def conformal_kernel(d, along, w):
+    """((1 - w^2) / |x - w e|^2)^(d-1) over the area of the sphere, for <x, e> = along."""
+    return ((1 - w**2) / (1 - 2 * w * along + w**2)) ** (d - 1) / (2 * (d - 1) * math.pi)
+
+
+def synchronised_means(d, start, times):
+    """|∫ x dmu| of a conformal kernel for beta = 0, V = I: it stays one, w' = (1 - w^2) m(w) / 2.
+
+    On the circle m = w (Kuramoto's model); on the sphere it is Lohe's (Lipton, Mirollo, Strogatz,
+    arXiv 1907.07150).
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+
+    def mean(w):
+        if d == 2:
+            return w
+        return 2 * math.pi * float(weights @ (nodes * conformal_kernel(3, nodes, w)))
+
+    found = solve_ivp(
+        lambda t, w: (1 - w**2) * mean(w[0]) / 2,
+        (0, times[-1]),
+        [start],
+        t_eval=times,
+        rtol=1e-11,
+    )
+    return np.array([mean(w) for w in found.y[0]])

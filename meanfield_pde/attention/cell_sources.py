@@ -50,7 +50,6 @@ class CellSources:
         """
         self._volumes, self._fits = volumes, cell_fits(volumes)
         own = slice(0, volumes.owned)
-        self._log_volume = np.log(volumes.volume[own])
         self._wide: np.ndarray | None = None  # all cells
         if noise:
             width = np.exp(np.log(volumes.gather(volumes.volume[own])) / (volumes.dimension - 1))
@@ -79,7 +78,7 @@ class CellSources:
         if wide is not None and not wide.any():
             return self._volumes.gather(log_masses)
         # Each rank makes those of its own cells.
-        shares = self._fits.shares_for(log_masses - self._log_volume)
+        shares = self._fits.shares_for(log_masses)
         found = self._volumes.gather(log_masses[:, None] + np.log(shares))
         if wide is None:
             return found.ravel()

@@ -30,8 +30,7 @@ class CellFits:
 
     def __init__(self, volumes: FiniteVolumes) -> None:
         """Collective."""
-        d, self._owned = volumes.dimension, volumes.owned
-        self.halo = Halo(volumes, 3)
+        d, self.halo = volumes.dimension, Halo(volumes, 3)
         self._facets = facet_numbers(d)
         corners = volumes.cell_points[: volumes.owned]
         self.points, self.shares = geometry.three_points(corners)
@@ -42,12 +41,12 @@ class CellFits:
         *self._fit, points = fits(self.halo.neighbours, corners, rows, wanted)
         self._within = np.ascontiguousarray(points[:, d * (d - 1) :])
         self._at_facets = np.delete(points, np.s_[d * (d - 1) : -2], axis=1)
-        self._inner = volumes.owned
+        self._log_volume = np.log(volumes.volume[: volumes.owned])
 
-    def shares_for(self, log_density: np.ndarray) -> np.ndarray:
-        """The shares of mass of the three points, own cells x 3, for own log rho. Collective."""
+    def shares_for(self, log_masses: np.ndarray) -> np.ndarray:
+        """The shares of mass of the three points, own cells x 3, for own log masses. Collective."""
         factors = np.empty(self.shares.shape)
-        given = self.halo.extended(log_density)
+        given = self.halo.extended(log_masses - self._log_volume)
         quadratic_factors(STEEP_SHARES, self._facets, given, *self._fit, self._within, factors)
         factors *= self.shares
         factors /= factors.sum(axis=1, keepdims=True)
@@ -56,9 +55,8 @@ class CellFits:
     def at_facets(self) -> Matrices:
         """What `quadratic_factors` takes for the facets of the halo's inner cells. Collective."""
         halo = self.halo
-        if halo.inner > self._inner:
+        if halo.inner > len(self._at_facets):
             # Own cells come first, so that these matrices take the place of theirs.
-            self._inner = halo.inner
             self._fit[0] = stencils(halo.neighbours, np.arange(halo.inner))
             for i in (1, 2):
                 self._fit[i] = np.ascontiguousarray(halo.extended(self._fit[i])[: halo.inner])

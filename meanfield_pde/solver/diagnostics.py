@@ -21,7 +21,6 @@ from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.geometry import chunks
 from meanfield_pde.support.checks import numbers
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.theory.projection_limit import ProjectionLimit
@@ -115,7 +114,7 @@ class Snapshot:
         volumes, fits = self.diagnostics.volumes, self.diagnostics.fits
         found, moved = volumes.scatter(self.rest)[:, None] * means, self._moved_by_slopes
         with shared_errors(volumes.comm):  # it may be a user's function
-            for part in chunks(len(found)):
+            for part in geometry.chunks(len(found)):
                 for k in range(3):  # what slopes of log rho add
                     found[part] += moved[part, k, None] * function(fits.points[part, k])
             beside = [patch.masses @ function(patch.middles) for patch in self.patches]
@@ -127,7 +126,7 @@ class Snapshot:
         volumes, fits = self.diagnostics.volumes, self.diagnostics.fits
         own = volumes.scatter(self.rest)
         with np.errstate(divide="ignore"):
-            shares = fits.shares_for(np.log(own) - np.log(volumes.volume[: volumes.owned]))
+            shares = fits.shares_for(np.log(own))
         return np.asarray(own[:, None] * (shares - fits.shares))
 
     @cached_property

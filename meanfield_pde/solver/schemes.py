@@ -64,9 +64,7 @@ class Scheme:
 
     @property
     def rings(self) -> int:
-        """How far from an own cell those are that its facets take densities from."""
-        if self.quadratic:
-            return 3
+        """How far from an own cell those are that its facets take densities from; without fits."""
         return 1 if self.slopes is None else 2
 
     @property

@@ -16,7 +16,7 @@ perceptron. For beta = inf with B orthogonal, beside a linear perceptron, W u = 
 relu(-W u), tokens move by x' = P_x (A + W) x. The error is L1 of cell masses at t = 1 to the
 push-forward by exp((A + W) t).
 
-It takes nothing but what `solve` takes, so that an earlier commit can run this file as it is.
+It takes nothing but what `solve` takes, so that an earlier commit can run it, with `tests.oracles`.
 Seconds are processor time of one thread, without compilation.
 """
 
@@ -28,12 +28,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.integrate import solve_ivp
 from scipy.linalg import expm
-from scipy.special import ive, spherical_in
 
 from meanfield_pde import Attention, Heads, Perceptron, circle_mesh, solve, sphere_mesh
 from meanfield_pde.mesh import geometry
+from tests import oracles
 from tests.benchmarks.tables import Table, options, present
 
 MESHES: dict[int, Callable[[int], Any]] = {2: circle_mesh, 3: sphere_mesh}
@@ -44,20 +43,9 @@ BETA, SIZE, NOISE = 5.0, 1e-6, 0.05  # of growth; SIZE: while modes are small ea
 AXIS = {2: np.array([math.cos(0.7), math.sin(0.7)]), 3: np.array([0.48, 0.6, 0.64])}
 
 
-def harmonic(degree: int, points: np.ndarray) -> np.ndarray:
-    """cos(k theta) on the circle; on the sphere a Legendre polynomial about a general axis."""
-    if points.shape[-1] == 2:
-        return np.cos(degree * np.arctan2(points[..., 1], points[..., 0]))
-    return np.polynomial.legendre.Legendre.basis(degree)(points @ AXIS[3])
-
-
 def rate_of(d: int, degree: int, noise: float) -> float:
     """How fast a harmonic grows about the uniform density."""
-    if d == 2:
-        growth = degree**2 * ive(degree, BETA) / (BETA * ive(0, BETA))
-        return float(growth - noise * degree**2)
-    growth = degree * (degree + 1) * spherical_in(degree, BETA) / (BETA * spherical_in(0, BETA))
-    return float(growth - noise * degree * (degree + 1))
+    return float(oracles.growth_rate(d, degree, BETA) - noise * oracles.eigenvalue(d, degree))
 
 
 def growth(d: int, cells: int, noise: float = 0.0) -> float:
@@ -67,14 +55,14 @@ def growth(d: int, cells: int, noise: float = 0.0) -> float:
     attention = Attention(one, one, one, BETA)
 
     def density(points: np.ndarray) -> np.ndarray:
-        return 1 + SIZE * sum(harmonic(k, points) for k in DEGREES)
+        return 1 + SIZE * sum(oracles.harmonic(k, points) for k in DEGREES)
 
     solution = solve(attention, MESHES[d](cells), density, **given)
     # The uniform density is an equilibrium only up to the discretisation: take the difference.
     uniform = solve(attention, solution.mesh, **given)
     errors = []
     for k in DEGREES:
-        mode = geometry.integrate(lambda x, k=k: harmonic(k, x), solution.cells.vertices)
+        mode = geometry.integrate(lambda x, k=k: oracles.harmonic(k, x), solution.cells.vertices)
         amplitude = (solution.masses - uniform.masses) @ (mode / solution.cells.volumes)
         rate, exact = math.log(amplitude[1] / amplitude[0]) / until, rate_of(d, k, noise)
         errors.append(abs(rate - exact) / rate_of(d, k, 0.0))
@@ -84,29 +72,16 @@ def growth(d: int, cells: int, noise: float = 0.0) -> float:
 def kuramoto(d: int, cells: int) -> float:
     """The largest error of the mean."""
     one, start, towards = np.eye(d), {2: 0.4, 3: 0.2}[d], AXIS[d]
-    nodes, weights = np.polynomial.legendre.leggauss(400)
-
-    def kernel(along: np.ndarray, w: float) -> np.ndarray:
-        near = 1 - 2 * w * along + w**2
-        if d == 2:
-            return (1 - w**2) / (2 * math.pi * near)
-        return (1 - w**2) ** 2 / (4 * math.pi * near**2)
-
-    def mean(w: float) -> float:
-        return w if d == 2 else 2 * math.pi * float(weights @ (nodes * kernel(nodes, w)))
-
     solution = solve(
         Attention(one, one, one, 0.0),
         MESHES[d](cells),
-        lambda points: kernel(points @ towards, start),
+        lambda points: oracles.conformal_kernel(d, points @ towards, start),
         until=2.0,
         save_every=0.5,
     )
-    exact = solve_ivp(
-        lambda t, w: (1 - w**2) * mean(w[0]) / 2, (0, 2), [start], t_eval=solution.times, rtol=1e-10
-    ).y[0]
+    exact = oracles.synchronised_means(d, start, solution.times)
     found = np.column_stack([solution.history[f"mean_{axis}"] for axis in "xyz"[:d]])
-    return float(np.abs(found - np.outer([mean(w) for w in exact], towards)).max())
+    return float(np.abs(found - np.outer(exact, towards)).max())
 
 
 def perceptron(d: int, cells: int) -> float:

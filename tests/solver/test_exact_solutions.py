@@ -6,30 +6,13 @@ import math
 
 import numpy as np
 import pytest
-from scipy.integrate import solve_ivp
 from scipy.linalg import expm
-from scipy.special import ive, spherical_in
 
 from meanfield_pde import Attention, circle_mesh, solve, sphere_mesh
 from meanfield_pde.experiments.summary import principal_axis
 from meanfield_pde.mesh import geometry
 from tests import oracles
 from tests.problems import MESHES, MIXTURE, SURFACES, metastable, rotation
-
-
-def harmonic(degree, points):
-    """cos(k theta) on the circle; on the sphere a Legendre polynomial about a general axis."""
-    if points.shape[1] == 2:
-        return np.cos(degree * np.arctan2(points[:, 1], points[:, 0]))
-    axis = np.array([0.48, 0.6, 0.64])
-    return np.polynomial.legendre.Legendre.basis(degree)(points @ axis)
-
-
-def growth_rate(d, degree, beta):
-    """Rate at which a harmonic grows about the uniform density for Q = K = V = I."""
-    if d == 2:
-        return degree**2 * ive(degree, beta) / (beta * ive(0, beta))
-    return degree * (degree + 1) * spherical_in(degree, beta) / (beta * spherical_in(0, beta))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -48,17 +31,22 @@ def test_growth_rates_about_the_uniform_density(d, cells, beta, sign):
     degrees = (1, 2, 3, 4)
 
     def density(points):
-        return 1 + size * sum(harmonic(k, points) for k in degrees)
+        return 1 + size * sum(oracles.harmonic(k, points) for k in degrees)
 
     solution = solve(Attention(one, one, sign * one, beta), MESHES[d](cells), density, **given)
     uniform = solve(Attention(one, one, sign * one, beta), solution.mesh, **given)
     corners = solution.cells.vertices
     for k in degrees:
-        mode = geometry.integrate(lambda x, k=k: harmonic(k, x), corners) / solution.cells.volumes
+        mode = (
+            geometry.integrate(lambda x, k=k: oracles.harmonic(k, x), corners)
+            / solution.cells.volumes
+        )
         # The uniform density is an equilibrium only up to the discretisation: take the difference.
         amplitude = (solution.masses - uniform.masses) @ mode
         rate = math.log(amplitude[1] / amplitude[0]) / until
-        assert rate == pytest.approx(sign * growth_rate(d, k, beta), rel=1e-3), f"degree {k}"
+        assert rate == pytest.approx(sign * oracles.growth_rate(d, k, beta), rel=1e-3), (
+            f"degree {k}"
+        )
 
 
 def exact_masses(surface, drift, density, time):
@@ -103,16 +91,14 @@ def test_kuramoto_order_parameter():
     one = np.eye(2)
     start, phase = 0.4, 0.7
     towards = np.array([math.cos(phase), math.sin(phase)])
-
-    def poisson(points):
-        return (1 - start**2) / (1 - 2 * start * points @ towards + start**2)
-
     solution = solve(
-        Attention(one, one, one, 0.0), circle_mesh(800), poisson, until=4.0, save_every=0.5
+        Attention(one, one, one, 0.0),
+        circle_mesh(800),
+        lambda points: oracles.conformal_kernel(2, points @ towards, start),
+        until=4.0,
+        save_every=0.5,
     )
-    exact = solve_ivp(
-        lambda t, r: r * (1 - r**2) / 2, (0, 4), [start], t_eval=solution.times, rtol=1e-11
-    ).y[0]
+    exact = oracles.synchronised_means(2, start, solution.times)
     mean = np.column_stack([solution.history["mean_x"], solution.history["mean_y"]])
     assert np.abs(mean - exact[:, None] * towards).max() < 1e-5
     assert np.abs(solution.history["mean_norm"] - exact).max() < 1e-5
@@ -126,26 +112,15 @@ def test_lohe_order_parameter():
     """
     one, start = np.eye(3), 0.2
     towards = np.array([0.48, 0.6, 0.64])
-    nodes, weights = np.polynomial.legendre.leggauss(400)
-
-    def kernel(along, w):
-        return (1 - w**2) ** 2 / (4 * math.pi * (1 - 2 * w * along + w**2) ** 2)
-
-    def order(w):
-        return 2 * math.pi * float(weights @ (nodes * kernel(nodes, w)))
-
     solution = solve(
         Attention(one, one, one, 0.0),
         sphere_mesh(1280),
-        lambda points: kernel(points @ towards, start),
+        lambda points: oracles.conformal_kernel(3, points @ towards, start),
         until=2.0,
         save_every=0.5,
     )
-    exact = solve_ivp(
-        lambda t, w: (1 - w**2) * order(w[0]) / 2, (0, 2), [start], t_eval=solution.times, rtol=1e-9
-    ).y[0]
-    found = [order(w) for w in exact]
-    assert np.abs(solution.history["mean_norm"] - found).max() < 1e-4
+    exact = oracles.synchronised_means(3, start, solution.times)
+    assert np.abs(solution.history["mean_norm"] - exact).max() < 1e-4
 
 
 @pytest.mark.parametrize(

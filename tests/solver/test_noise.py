@@ -18,21 +18,10 @@ from meanfield_pde.mesh.finite_volume import FiniteVolumes
 from meanfield_pde.mesh.surface import Surface, build_mesh, circle_surface, sphere_surface
 from meanfield_pde.solver.diffusion import Diffusion
 from meanfield_pde.solver.step_control import StepSettings
+from tests import oracles
 from tests.problems import MESHES, SURFACES
 
 AXIS = np.array([0.48, 0.6, 0.64])
-
-
-def harmonic(degree, points):
-    """cos(k theta) on the circle; on the sphere a Legendre polynomial about a general axis."""
-    if points.shape[1] == 2:
-        return np.cos(degree * np.arctan2(points[:, 1], points[:, 0]))
-    return np.polynomial.legendre.Legendre.basis(degree)(points @ AXIS)
-
-
-def eigenvalue(d, degree):
-    """Of minus the Laplace-Beltrami operator."""
-    return degree**2 if d == 2 else degree * (degree + 1)
 
 
 def bisected(levels):
@@ -57,11 +46,11 @@ def decayed(surface, degree, until, strength=1.0):
     """Masses of a mode after noise alone, exact masses, and the diffusion."""
     volumes = FiniteVolumes(build_mesh(surface))
     total = volumes.volume[: volumes.owned].sum()
-    mode = volumes.integrate(lambda x: harmonic(degree, x)) / total
+    mode = volumes.integrate(lambda x: oracles.harmonic(degree, x)) / total
     uniform = volumes.volume[: volumes.owned] / total
     diffusion = Diffusion(volumes, strength)
     found = diffusion.advance(uniform + 0.5 * mode, until)
-    rate = strength * eigenvalue(volumes.dimension, degree)
+    rate = strength * oracles.eigenvalue(volumes.dimension, degree)
     return found, uniform + 0.5 * math.exp(-rate * until) * mode, diffusion
 
 
@@ -107,7 +96,7 @@ def test_the_error_of_a_step_is_estimated():
     ],
 )
 def test_modes_decay_at_the_rates_of_the_laplacian(d, cells, degree):
-    until = 1 / eigenvalue(d, degree)
+    until = 1 / oracles.eigenvalue(d, degree)
     found, exact, diffusion = decayed(SURFACES[d](cells), degree, until)
     start = decayed(SURFACES[d](cells), degree, 0.0)[0]
     mode = start - start.mean() if d == 2 else start - exact
@@ -184,20 +173,23 @@ def test_growth_rates_with_noise(d, cells, normalise):
     degrees = (1, 2, 3)
 
     def density(points):
-        return 1 + size * sum(harmonic(k, points) for k in degrees)
+        return 1 + size * sum(oracles.harmonic(k, points) for k in degrees)
 
     found = solve(attention, mesh, density, until=until, noise=strength)
     uniform = solve(attention, mesh, until=until, noise=strength)
     for k in degrees:
-        mode = geometry.integrate(lambda x, k=k: harmonic(k, x), found.vertices) / found.volumes
+        mode = (
+            geometry.integrate(lambda x, k=k: oracles.harmonic(k, x), found.vertices)
+            / found.volumes
+        )
         amplitude = (found.masses - uniform.masses) @ mode
         rate = math.log(amplitude[1] / amplitude[0]) / until
         if d == 2:
             drift = ive(k, beta) / (ive(0, beta) if normalise else math.exp(-beta))
         else:
             drift = spherical_in(k, beta) / (spherical_in(0, beta) if normalise else 1.0)
-        expected = eigenvalue(d, k) * (drift / beta - strength)
-        scale = eigenvalue(d, k) * max(drift / beta, strength)
+        expected = oracles.eigenvalue(d, k) * (drift / beta - strength)
+        scale = oracles.eigenvalue(d, k) * max(drift / beta, strength)
         assert abs(rate - expected) < 2e-3 * scale
 
 
