@@ -50,8 +50,8 @@ _HALVINGS = 3  # of the first icosahedron, 1,280 triangles, all of which are ref
 # The longest edge in kernels 1 / sqrt(beta |Q^T K|), d of `edge_sizes`, and the step of time for
 # `fine` = 1; they fall like 1 / fine, 1 / fine^3 and 1 / fine (chosen, not tuned).
 _WIDTH, _CHANGE, _STEP = 1.0, 0.03, 0.1
-# A step times the largest |D w| over nodes. Between two clusters velocities change within 1 / beta;
-# with steps of 0.2 gradients of `demos/sphere-skew.toml` are lost there from t = 4 on.
+# A step times the largest |D w| over nodes: between two clusters, where velocities change within
+# 1 / beta and gradients decay as fast, Runge and Kutta's method is unstable from 2.78 on.
 _STIFF = 2.0
 # In kernels: a triangle with shorter edges is one source, and log rho need not be smooth on shorter
 # edges unless more than exp(-11.5) = 1e-5 of all mass is there.
@@ -121,7 +121,7 @@ class Triangles:
         self._kernel = 1 / math.sqrt(float(np.linalg.norm(score, 2)))
         self.width, self.change = _WIDTH * self._kernel / fine, _CHANGE / fine**3
         self._narrow = _NARROW * self._kernel / fine
-        self.time, self._time_step, self._fine = 0.0, _STEP / fine, fine
+        self.time, self._time_step = 0.0, _STEP / fine
         self._attention = attention
         self._density = density
         self.x, self.triangles = icosphere(_HALVINGS)
@@ -148,7 +148,7 @@ class Triangles:
             if math.isinf(dt):
                 turn = self._value @ moments.covariance @ self._score
                 fastest = float(np.linalg.norm(turn, axis=(1, 2)).max())
-                dt = min(self._time_step, _STIFF / self._fine / fastest)
+                dt = min(self._time_step, _STIFF / fastest)
             found = rates(x, gradient, moments, self._score, self._value)
             ended = _moved(ended, weight * dt, found)
             now = _moved(begun, part * dt, found)
