@@ -44,7 +44,7 @@ allows, s = max <g, x_f - x> > 1, the excess s - 1 is missed too.
     the beginning to the end: nothing of it hangs on the steps, or on the mesh given. Nor is any
     wider than a part of the attention kernel, |beta B|^(-1/2): log rho bends over it where
     attention changes over from one cluster to another, and clusters that have left stop in a wrong
-    place on wider cells.
+    place on wider cells. Below some tolerance both parts fall with its root.
 """
 
 from __future__ import annotations
@@ -301,11 +301,14 @@ class Kernel(WidestCells):
 
     @cached_property
     def widest(self) -> np.ndarray:
-        """The length l(x), or a part of the attention kernel."""
+        """A part of the length l(x), or of the attention kernel."""
         x, use = self.state.leaves.centre, self.state.settings.indicators
+        dimension = x.shape[1]
+        below = use.narrower_below[dimension]
+        part = min(1.0, self.state.settings.tolerance / below) ** 0.5
         inverse = inverse_kernel_width_squared(self.state.layer)
         kernel = inverse**-0.5 if inverse else np.inf
-        found = np.full(len(x), use.kernels[x.shape[1]] * kernel)
+        found = np.full(len(x), use.kernels[dimension] * kernel)
         for head in self.state.layer.heads:
             if head.zero_temperature or head.beta == 0:
                 continue
@@ -314,8 +317,8 @@ class Kernel(WidestCells):
             # |beta B^T P_x|^2 = |beta B^T|^2 - |beta B^T x|^2, not below its rounding.
             change = np.sqrt(np.maximum(whole**2 - score**2, 1e-12 * whole**2))
             length = np.sqrt(np.maximum(1.0, score)) / change
-            found = np.minimum(found, use.velocity_lengths[x.shape[1]] * length)
-        return found
+            found = np.minimum(found, use.velocity_lengths[dimension] * length)
+        return part * found
 
 
 # What a mesh is refined by.

@@ -47,12 +47,14 @@ class IndicatorSettings:
         narrowest: width, in tolerances, below which profiles are not refined: where it is one half
             the profile is worth less than the tolerance in W_1.
         kernels: widest cell, in attention kernels |beta B|^(-1/2). On the circle 0.5 costs nothing.
-            On the sphere half-way times of `demos/sphere-skew.toml` with 5,120, 2,880 and 320 cells
-            given are 11.15, 11.30 and 11.24 with 0.6, and 11.11, 11.15 and 11.07 with 0.45, which
-            takes 1.3 times as long.
-        velocity_lengths: widest cell, in lengths l(x) over which the velocity changes. On the
-            sphere half-way times at beta = 100 are 9.06 to 9.20 with 1, whatever is given, and 9.15
-            to 9.17 with 0.7, for 9.18 by moving triangles; it takes twice the time
+            On the sphere it comes to 0.45 with a tolerance of 2e-3: half-way times of
+            `demos/sphere-skew.toml` with 5,120, 2,880 and 320 cells given are 11.15, 11.30 and
+            11.24 with 0.6, and 11.11, 11.15 and 11.07 with 0.45, which takes 1.3 times as long.
+        velocity_lengths: widest cell, in lengths l(x) over which the velocity changes; 0.7 on the
+            sphere with a tolerance of 2e-3.
+        narrower_below: tolerance below which both fall with its root, as cells do where the density
+            is smooth. Half-way times at beta = 100 on the sphere are 9.147 to 9.159 from 5e-3 on,
+            and 9.153 to 9.169 with 2e-3, for 9.177 by moving triangles; it takes four times as long
             (`tests.benchmarks.adaptivity --part sphere`, which has both cases).
     """
 
@@ -61,8 +63,11 @@ class IndicatorSettings:
     cluster_mass: float = 1e-3
     profile: float = 0.25
     narrowest: float = 0.5
-    kernels: Mapping[int, float] = field(default_factory=lambda: _by_dimension(0.5, 0.45))
-    velocity_lengths: Mapping[int, float] = field(default_factory=lambda: _by_dimension(1.0, 0.7))
+    kernels: Mapping[int, float] = field(default_factory=lambda: _by_dimension(0.5, 0.72))
+    velocity_lengths: Mapping[int, float] = field(default_factory=lambda: _by_dimension(1.0, 1.12))
+    narrower_below: Mapping[int, float] = field(
+        default_factory=lambda: _by_dimension(1e-4, 5.12e-3)
+    )
 
     def __post_init__(self) -> None:
         check_settings(

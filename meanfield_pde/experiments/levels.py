@@ -87,6 +87,7 @@ def _adapt(adapt: AdaptSettings, dimension: int, fine: float) -> AdaptSettings:
         profile=bounds.profile / fine**2,
         kernels={d: width / fine for d, width in bounds.kernels.items()},
         velocity_lengths={d: one / fine for d, one in bounds.velocity_lengths.items()},
+        narrower_below={d: one / fine**2 for d, one in bounds.narrower_below.items()},
     )
     return replace(
         adapt,

@@ -118,20 +118,31 @@ def test_a_cluster_that_travels_once_round() -> None:
     assert np.abs(solution.history["mass"] - 1).max() < 1e-14
 
 
-@pytest.mark.parametrize(("beta", "cells"), [(50.0, 5120), (200.0, 20480), (math.inf, 1280)])
-def test_cells_are_narrow_where_the_velocity_changes(beta: float, cells: int) -> None:
+@pytest.mark.parametrize(
+    ("beta", "cells", "tolerance", "part"),
+    [
+        (50.0, 2880, 1e-2, 1.0),
+        (200.0, 5120, 1e-2, 1.0),
+        (50.0, 5120, 1.28e-3, 0.5),
+        (math.inf, 1280, 1e-2, 1.0),
+    ],
+)
+def test_cells_are_narrow_where_the_velocity_changes(
+    beta: float, cells: int, tolerance: float, part: float
+) -> None:
     """B^T = diag(1, 0.5, 0.2): by the repeller e3, where B^T x turns fastest, whatever the mass."""
     stretch = np.diag([1.0, 0.5, 0.2])
     attention = Attention(stretch, np.eye(3), np.eye(3), beta)
     leaves = Leaves(Forest.of(sphere_surface(cells)))
     noise = np.random.default_rng(0).normal(size=(2, len(leaves.volume)))
+    settings = AdaptSettings(tolerance)
     wanted = [
-        Kernel(Indicators(leaves, masses, 0 * masses, attention, AdaptSettings(1e-2))).refine()
+        Kernel(Indicators(leaves, masses, 0 * masses, attention, settings)).refine()
         for masses in 10 * noise
     ]
     np.testing.assert_array_equal(*wanted)
     x, width = leaves.centre, leaves.width
-    use = AdaptSettings(1e-2).indicators
+    use = settings.indicators
     kernel = beta**-0.5 if beta < math.inf else math.inf
     for cell in np.argsort(-np.abs(x[:, 2]))[[0, 200]]:
         # How far w may go along the sphere until it has changed by the root of its length.
@@ -139,7 +150,7 @@ def test_cells_are_narrow_where_the_velocity_changes(beta: float, cells: int) ->
         change = np.linalg.norm(beta * side @ stretch) if beta < math.inf else 0.0
         length = np.sqrt(np.linalg.norm(beta * stretch @ x[cell])) if change else 1.0
         widest = use.velocity_lengths[3] * length / change if change else math.inf
-        assert wanted[0][cell] == (width[cell] > min(widest, use.kernels[3] * kernel))
+        assert wanted[0][cell] == (width[cell] > part * min(widest, use.kernels[3] * kernel))
     assert wanted[0].any() == (beta < math.inf)
     assert not wanted[0].all()
 
@@ -152,7 +163,7 @@ def test_the_coarsest_mesh_is_fine_enough_from_the_beginning(cells: int) -> None
     found = solution.cells_at(0)
     change = 40.0 * np.sqrt(1.29 - (found.points**2 @ np.diag([1.0, 0.25, 0.04])).sum(axis=1))
     length = np.sqrt(40.0 * np.linalg.norm(found.points @ np.diag([1.0, 0.5, 0.2]), axis=1))
-    assert (np.sqrt(found.volumes) * change <= 1.0001 * length).all()
+    assert (np.sqrt(found.volumes) * change <= 1.1201 * length).all()
 
 
 def test_the_estimate_is_kept_while_velocities_are_frozen() -> None:
