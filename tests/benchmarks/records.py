@@ -20,6 +20,7 @@ ORDER = {
     "How accurate": ("adaptivity", "exact_solutions", "intervals", "sums", "tails"),
     "Lifetimes": ("lifetimes", "moving_triangles"),
     "How fast": (
+        "beside",
         "time_to_accuracy",
         "public_solvers",
         "attention",
