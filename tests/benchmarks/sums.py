@@ -6,11 +6,11 @@
 The matrices and initial densities of `demos/circle.toml` and `demos/sphere.toml` on uniform meshes,
 to about the end of the first concentration. 'Shorter' is by how many times steps are shorter than
 those that the solver takes by itself. Errors are against a reference whose steps are 25, 8 or 4
-times shorter ('reference'): L1 of the density, the mean of |log rho - log rho'| over the cells, and the
-largest of the differences of first and second moments. 'Seconds' are processor time of steps, with
-the share that sums have of it; diagnostics and what is compiled are not counted. With `--adaptive`
-meshes are adaptive, and errors are those of the masses that the cells of the given mesh hold; the
-mesh is looked at after steps, so that its own part of the error changes with them, too.
+times shorter ('reference'): L1 of the density, the mean of |log rho - log rho'| over the cells, and
+the largest of the differences of first and second moments. 'Seconds' are processor time of steps,
+with the share that sums have of it; diagnostics and what is compiled are not counted. With
+`--adaptive` meshes are adaptive, and errors are those of the masses that the cells of the given
+mesh hold; the mesh is looked at after steps, so that its own part of the error changes with them.
 
 With `--save` references are kept as `.npy` and read again, also by another version, if that differs
 in time alone; the numbers are added to `sums.jsonl`. `--before` takes such a file of another
