@@ -1,12 +1,12 @@
 """Whole runs, steps, starts and memory beside those of another version, in turn.
 
-    python -m tests.benchmarks.beside --before FOLDER [--quick] [--only WORD ...]
+    python -m tests.benchmarks.beside [--before FOLDER] [--quick] [--only WORD ...]
 
-FOLDER is a checkout of the other version, with kernels that have been compiled; the environment is
-that of this one. Every entry is the least of some runs in processes of their own, the two versions
-in turn, after one that loads or compiles: processor seconds of one thread for runs on one rank,
-wall seconds for runs on two and for starts, MB for memory. 'Times' is before over now, above 1
-where this version is better. Cases are those of `demos/circle.toml` and `demos/sphere.toml`.
+FOLDER is a checkout of the other version, which runs in the environment of this one; without it
+the numbers are of this version alone. Every entry is the least of some runs in a process of their
+own, after one that loads or compiles: processor seconds of one thread for runs on one rank, wall
+seconds for runs on two and for starts, MB for memory. 'Times' is before over now, above 1 where
+this version is better. Cases are those of `demos/circle.toml` and `demos/sphere.toml`.
 """
 
 from __future__ import annotations
@@ -146,21 +146,24 @@ def measures() -> dict[str, Measure]:
 
 
 OPTIONS = options("beside", __doc__)
-OPTIONS.add_argument("--before", type=Path, required=True, help="a checkout of the other version")
+OPTIONS.add_argument("--before", type=Path, help="a checkout of the other version")
 OPTIONS.add_argument("--only", nargs="+", help="entries whose names have one of these words")
 
 
 def main() -> None:
     """Print the table."""
     asked, here = OPTIONS.parse_args(), DEMOS.parent
-    table = Table("Beside another version", ["what", "before", "now", "times"])
+    versions = [asked.before.resolve(), here] if asked.before else [here]
+    columns = ["what", "before", "now", "times"] if asked.before else ["what", "now"]
+    table = Table("Beside another version", columns)
     for name, measure in measures().items():
         if asked.only and not any(word in name for word in asked.only):
             continue
         if asked.quick and not name.startswith(("start", "circle")):
             continue
-        before, now = measure(asked.before.resolve()), measure(here)
-        table.row(name, f"{before:.3g}", f"{now:.3g}", f"{before / now:.2f}")
+        found = [measure(version) for version in versions]
+        times = [f"{found[0] / found[1]:.2f}"] if asked.before else []
+        table.row(name, *(f"{one:.3g}" for one in found), *times)
     print()
 
 
