@@ -70,7 +70,7 @@ def test_third_order_in_time() -> None:
 
 
 def test_the_error_is_below_the_tolerance() -> None:
-    exact = evolved(1e-7)
+    exact = evolved(1e-6)
     for tolerance in (1e-2, 1e-3, 1e-4):
         found = evolved(tolerance)
         assert np.abs(found.masses - exact.masses).sum() < 2.0 * tolerance  # until t = 2

@@ -127,7 +127,7 @@ def test_unsettled_mass_on_the_sphere(slow: list[float], winner: int) -> None:
     np.testing.assert_allclose([s.unsettled_rate for s in limit.saddles], predicted)
     assert limit.unsettled_rate == pytest.approx(predicted[winner - 1])
     times = np.array([80.0, 120.0])
-    step = 0.3
+    step = 0.5
     first, second = np.meshgrid(np.arange(-75, 3, step), np.arange(-25, 3, step), indexing="ij")
     shape = first.shape
 

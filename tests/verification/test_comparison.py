@@ -296,7 +296,7 @@ def test_zero_temperature(solution):
 def test_ranks_agree(tmp_path_factory):
     comm = MPI.COMM_WORLD
     solution = solve(HEAD, circle_mesh(60, comm=comm), DENSITY, until=1.0)
-    cloud = simulate_tokens(initial(0, 60), HEAD.with_beta(2.5), 1.0, save_at=[0.2], comm=comm)
+    cloud = simulate_tokens(initial(0, 30), HEAD.with_beta(2.5), 1.0, save_at=[0.2], comm=comm)
     shared = compare_tokens(solution, cloud, samples=100, comm=comm)
     alone = compare_tokens(solution, cloud, samples=100, comm=MPI.COMM_SELF)
     assert shared.p_value == alone.p_value
