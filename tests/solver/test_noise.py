@@ -219,7 +219,7 @@ def test_free_energy_never_increases(d):
     one = np.eye(d)
     attention = Attention(one, one, one, 2.0, normalise=False)
     solution = solve(
-        attention, MESHES[d](320), "1 + 0.5*x + 0.3*x*y", until=3.0, save_every=0.2, noise=0.2
+        attention, MESHES[d](320), "1 + 0.5*x + 0.3*x*y", until=2.0, save_every=0.2, noise=0.2
     )
     energy = solution.history["free_energy"]
     assert energy[0] - energy[-1] > 0.05
