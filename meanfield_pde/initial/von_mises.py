@@ -67,7 +67,8 @@ class Component:
             2: lambda: 2 * math.pi * i0e(k),
             3: lambda: 4 * math.pi * exprel(-2 * k),
         }[points.shape[1]]()
-        distance_squared = ((points - self.direction) ** 2).sum(axis=1)
+        apart = points - self.direction
+        distance_squared = np.einsum("nd,nd->n", apart, apart)
         return np.exp(-0.5 * k * distance_squared) / scaled_mass
 
     @typed

@@ -17,6 +17,7 @@ from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
+from meanfield_pde.mesh.clipping import split
 from meanfield_pde.mesh.facet_means import Stencils, facet_mean_operator
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.support.timings import timed
@@ -199,6 +200,7 @@ class FiniteVolumes:
         length_scale: float = math.inf,
         peaks: np.ndarray | None = None,
         smooth: np.ndarray | None = None,
+        kink: np.ndarray | None = None,
     ) -> np.ndarray:
         """`geometry.integrate` over own cells, the same on every number of ranks. Collective.
 
@@ -207,17 +209,27 @@ class FiniteVolumes:
             length_scale: the width of its peaks.
             peaks: where they are.
             smooth: which own cells need not be cut: the rule of degree 6 is enough for them.
+            kink: normal of a plane in which the integrand has one, along which cells are divided.
         """
-        cells = self.cell_points[: self.owned]
+        cells, owner = self.cell_points[: self.owned], np.arange(self.owned)
+        if kink is not None:
+            cells, owner, _ = split(cells, kink)
+
+        def by_cell(of_pieces: np.ndarray) -> np.ndarray:
+            found = np.zeros((self.owned, *of_pieces.shape[1:]))
+            np.add.at(found, owner, of_pieces)
+            return found
+
         with shared_errors(self.comm):
             coarse, size = geometry.rough_integrals(function, cells)
+        size = by_cell(size)
         columns = size.reshape(len(size), math.prod(size.shape[1:])).T
         whole = np.array([self.gather(one).sum() for one in columns]).reshape(size.shape[1:])
-        rest = slice(None) if smooth is None else ~smooth
+        rest = slice(None) if smooth is None else ~smooth[owner]
         with shared_errors(self.comm):
             given = function, cells[rest], coarse[rest], whole, length_scale, peaks
             coarse[rest] = geometry.refined_integrals(*given)
-        return coarse
+        return by_cell(coarse)
 
     def scatter(self, values: np.ndarray) -> np.ndarray:
         """The entries of own cells from values given in input order on every rank."""

@@ -117,7 +117,10 @@ def cell_spread(cells: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 def quadrature(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Points (cells x q x d) and weights (cells x q): degree 11 on arcs, 6 on triangles."""
-    return _arc_rule(cells) if cells.shape[-1] == 2 else _triangle_rule(cells)
+    if cells.shape[-1] == 2:
+        return _arc_rule(cells)
+    points, weights = _triangle_rule(cells)
+    return np.ascontiguousarray(points.transpose(2, 0, 1)), np.ascontiguousarray(weights.T)
 
 
 def three_points(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -243,7 +246,7 @@ def _refine_part(
         largest = largest.reshape(*family, *largest.shape[1:]).max(axis=1)
         error = np.abs(fine.sum(axis=1) - coarse)
         # The area of a sliver is not known better than its length times the rounding of a vertex.
-        edge = np.linalg.norm(pieces - np.roll(pieces, 1, axis=1), axis=2).max(axis=1)
+        edge = norm(pieces - np.roll(pieces, 1, axis=1)).max(axis=1)
         noise = _ROUNDING * edge.reshape(-1, *[1] * (error.ndim - 1)) * largest
         good = error <= _RELATIVE * size + noise
         good |= (error <= _TAIL * size) & (error <= 1e-3 * _ABSOLUTE * whole)
@@ -292,31 +295,50 @@ def _apply_rule(
 def _apply_at_once(
     function: Integrand, cells: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    points, weights = quadrature(cells)
+    if cells.shape[-1] == 2:
+        arcs, shares = _arc_rule(cells)
+        points, weights = arcs.swapaxes(0, 1), shares.T
+    else:
+        triangles, weights = _triangle_rule(cells)
+        points = triangles.swapaxes(1, 2)
     values = function(points.reshape(-1, points.shape[-1]))
     values = values.reshape(*weights.shape, *values.shape[1:])
-    size = np.abs(values)
-    if values.ndim == 2:  # four times as quick as what holds for any number of columns
-        return (weights * values).sum(axis=1), (weights * size).sum(axis=1), size.max(axis=1)
-    return (
-        np.einsum("cq,cq...->c...", weights, values),
-        np.einsum("cq,cq...->c...", weights, size),
-        size.max(axis=1),
-    )
+    weights = weights.reshape(*weights.shape, *[1] * (values.ndim - 2))
+    # Point by point: a sum along an axis is rounded otherwise where there is but one cell.
+    total = weights[0] * values[0]
+    largest = np.abs(values[0])
+    size = weights[0] * largest
+    for weight, value in zip(weights[1:], values[1:], strict=True):
+        magnitude = np.abs(value)
+        total += weight * value
+        size += weight * magnitude
+        np.maximum(largest, magnitude, out=largest)
+    return total, size, largest
 
 
 def _triangle_rule(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points (q x 3 x cells) and weights (q x cells): loops run over cells.
+
+    By an `einsum` over corners, and sums over points, integrals took 1.3 to 1.9 times as long. Nor
+    may it be a product of matrices, which is not the same to the last bit whatever the other cells.
+    """
     import basix  # a part of DOLFINx: see `_lazy`
 
     nodes, weights = basix.make_quadrature(basix.CellType.triangle, _DEGREE)
-    barycentric = np.column_stack([1 - nodes.sum(axis=1), nodes])
-    # The same to the last bit whatever the other cells are, as it is not by `barycentric @ cells`.
-    flat = np.einsum("qk,ckd->cqd", barycentric, cells)
+    first, second, third = (
+        share[:, None, None] * corner
+        for share, corner in zip(
+            (1 - nodes.sum(axis=1), *nodes.T), cells.transpose(1, 2, 0).copy(), strict=True
+        )
+    )
+    flat = first + second
+    flat += third
+    radius = np.sqrt(flat[:, 0] ** 2 + flat[:, 1] ** 2 + flat[:, 2] ** 2)
+    flat /= radius[:, None]
     a, b, c = cells[:, 0], cells[:, 1], cells[:, 2]
     triple = np.abs(np.einsum("ij,ij->i", a, np.cross(b - a, c - a)))
-    radius = norm(flat)
     # A flat element dS at distance r from the origin covers <x, n> dS / r^3 of the sphere.
-    return flat / radius[..., None], weights * triple[:, None] / radius**3
+    return flat, weights[:, None] * triple / radius**3
 
 
 def _arc_rule(cells: np.ndarray, count: int = _DEGREE) -> tuple[np.ndarray, np.ndarray]:

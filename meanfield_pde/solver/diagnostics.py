@@ -165,8 +165,8 @@ def moment_pairs(dimension: int) -> list[tuple[int, int]]:
 # mass in such cells when its standard deviation is half of their width.
 STEEP = math.e**2
 # The longest edge of cells over which the rule of degree 6 integrates x_i x_j to 1e-12 of their
-# volume, and dist(x, E)^2, if it is also less than this part of the cosine of the distance: 1.6e-13
-# and 1e-13 with edges of 0.08, 4e-11 and 2e-11 with 0.16.
+# volume, and dist(x, E)^2, for a plane E if it is also less than this part of the cosine of the
+# distance: 1.6e-13 and 1e-13 with edges of 0.08, 4e-11 and 2e-11 with 0.16.
 _NARROW, _NARROW_PART = 0.1, 0.5
 
 
@@ -228,12 +228,16 @@ class Diagnostics:
             self.square_distance = np.zeros(volumes.global_cells)
         elif projection.exists:
             distance, corners = projection.distance_to_eigenspace, volumes.cell_points[own]
-            # At the distance pi / 2 several points of E are nearest: the square has a kink there.
-            away = np.cos(distance(corners.reshape(-1, volumes.dimension)))
-            smooth = self._width < np.minimum(
-                _NARROW, _NARROW_PART * away.reshape(corners.shape[:2]).min(axis=1)
-            )
-            integral = volumes.integrate(lambda x: distance(x) ** 2, smooth=smooth)
+            # At the distance pi / 2 several points of E are nearest: the square has a kink there,
+            # in a plane unless E is one. Halves of cells with it may agree by chance (3e-6 of all).
+            smooth, kink = self._width < _NARROW, None
+            if projection.dimension == 1:
+                kink = projection.basis[:, 0]
+            else:
+                away = np.cos(distance(corners.reshape(-1, volumes.dimension)))
+                away = away.reshape(corners.shape[:2]).min(axis=1)
+                smooth &= self._width < _NARROW_PART * away
+            integral = volumes.integrate(lambda x: distance(x) ** 2, smooth=smooth, kink=kink)
             self.square_distance = volumes.gather(integral / volumes.volume[own])
         self._energy_sums: list[tuple[float, SharedSum]] = []
         heads = layer.heads

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from meanfield_pde.attention.head import SINGULAR
-from meanfield_pde.attention.heads import Layer, speed_bound
+from meanfield_pde.attention.heads import Layer, push_beside, speed_bound
 from meanfield_pde.errors import InputError
-from meanfield_pde.mesh.geometry import normalised
+from meanfield_pde.mesh.geometry import norm, normalised, tangential
 from meanfield_pde.mesh.surface import sphere_surface
 
 # Points all over the sphere, 0.08 apart: closer fixed points may be missed, which the indices tell.
@@ -39,6 +39,8 @@ _LONGEST = (
     0.2  # length of a Newton step, in radians: two or three distances of starts (chosen, not tuned)
 )
 _NEWTON_STEPS = 60  # at 0.2 each the way to the other side takes 16; a bound on the cost
+# Radians. After a step as short as that Newton's method errs by its square, which is rounding.
+_LAST_STEP = 1e-8
 # |v| at a fixed point, relative to the speeds: above the rounding of sums of many masses.
 _ZERO = 1e-9
 _SAME = 1e-5  # distance of points that are one: far above what Newton's method leaves
@@ -152,7 +154,15 @@ def zero_temperature_velocity(layer: Layer) -> Velocity:
                 "attention.normalise = true"
             )
     cold = layer.with_beta(math.inf)
-    return cold.velocity
+
+    def velocity(x: np.ndarray) -> np.ndarray:
+        # `cold.velocity` checks what users give, which took half of the time of a search.
+        push = push_beside(cold, x)
+        for head in cold.heads:
+            push += normalised(x @ head.key_query.T) @ head.value.T
+        return tangential(x, push)
+
+    return velocity
 
 
 def fixed_points(layer: Layer) -> FixedPoints:
@@ -160,7 +170,7 @@ def fixed_points(layer: Layer) -> FixedPoints:
     velocity = zero_temperature_velocity(layer)
     scale = max(speed_bound(layer), 1e-300)
     starts = _spread(layer.dimension)
-    ends = _newton(velocity, starts, scale)
+    ends = _newton(velocity, starts)
     still = np.linalg.norm(velocity(ends), axis=1) <= _ZERO * scale
     found: list[np.ndarray] = []
     for point in ends[still]:
@@ -168,7 +178,8 @@ def fixed_points(layer: Layer) -> FixedPoints:
             found.append(point)
     places = np.array(found).reshape(-1, layer.dimension)
     # One eigenvalue is that of the normal, along which nothing is defined; the frame leaves it out.
-    spectra = [np.sort_complex(np.linalg.eigvals(j))[::-1] for j in _jacobians(velocity, places)]
+    jacobians = _jacobians(velocity, places, _frames(places))
+    spectra = [np.sort_complex(np.linalg.eigvals(jacobian))[::-1] for jacobian in jacobians]
     attracting = [i for i, values in enumerate(spectra) if (values.real < 0).all()]
     arrived = _follow(velocity, starts, scale, places[attracting])
     shares = np.zeros(len(places))
@@ -196,9 +207,8 @@ def _frames(x: np.ndarray) -> np.ndarray:
     return np.linalg.svd(x[:, None, :])[2][:, 1:, :].transpose(0, 2, 1)
 
 
-def _jacobians(velocity: Velocity, x: np.ndarray) -> np.ndarray:
+def _jacobians(velocity: Velocity, x: np.ndarray, frames: np.ndarray) -> np.ndarray:
     """Derivatives of v along the sphere, N x (d - 1) x (d - 1), in the frames of the points."""
-    frames = _frames(x)
     columns = []
     for k in range(frames.shape[2]):
         step = _DIFFERENCE * frames[:, :, k]
@@ -207,17 +217,21 @@ def _jacobians(velocity: Velocity, x: np.ndarray) -> np.ndarray:
     return np.einsum("ndk,ndj->nkj", frames, np.stack(columns, axis=2))
 
 
-def _newton(velocity: Velocity, x: np.ndarray, scale: float) -> np.ndarray:
+def _newton(velocity: Velocity, starts: np.ndarray) -> np.ndarray:
+    x, ahead = starts.copy(), np.arange(len(starts))
     for _ in range(_NEWTON_STEPS):
-        v = velocity(x)
-        if (np.linalg.norm(v, axis=1) <= _ZERO * scale).all():
-            break
-        frames = _frames(x)
-        inside = np.einsum("ndk,nd->nk", frames, v)
-        inverse = np.linalg.pinv(_jacobians(velocity, x))
+        y = x[ahead]
+        frames = _frames(y)
+        inside = np.einsum("ndk,nd->nk", frames, velocity(y))
+        inverse = np.linalg.pinv(_jacobians(velocity, y, frames))
         step = np.einsum("ndk,nk->nd", frames, -np.einsum("nkj,nj->nk", inverse, inside))
-        length = np.linalg.norm(step, axis=1, keepdims=True)
-        x = normalised(x + step * np.minimum(1.0, _LONGEST / np.maximum(length, 1e-300)))
+        length = norm(step)
+        x[ahead] = normalised(
+            y + step * np.minimum(1.0, _LONGEST / np.maximum(length, 1e-300))[:, None]
+        )
+        ahead = ahead[length > _LAST_STEP]
+        if not len(ahead):
+            break
     return x
 
 
@@ -232,7 +246,7 @@ def _follow(velocity: Velocity, x: np.ndarray, scale: float, targets: np.ndarray
         y = x[ahead]
         middle = normalised(y + step / 2 * velocity(y))
         y = x[ahead] = normalised(y + step * velocity(middle))
-        distance = np.linalg.norm(y[:, None] - targets, axis=2)
+        distance = norm(y[:, None] - targets)
         near = distance.min(axis=1) <= _NEAR
         arrived[ahead[near]] = distance[near].argmin(axis=1)
     return arrived

@@ -24,6 +24,7 @@ from meanfield_pde.attention.head import SINGULAR, Attention
 from meanfield_pde.attention.heads import is_one_head
 from meanfield_pde.attention.layers import AttentionLike
 from meanfield_pde.errors import InputError
+from meanfield_pde.mesh.geometry import norm
 from meanfield_pde.support.arguments import check_fields
 from meanfield_pde.support.checks import points_of, real
 from meanfield_pde.support.plain import plain
@@ -148,7 +149,7 @@ class ProjectionLimit:
         points = points_of(points, self.attention.dimension)
         inside = points @ self.basis
         outside = points - inside @ self.basis.T
-        return np.arctan2(np.linalg.norm(outside, axis=1), np.linalg.norm(inside, axis=1))
+        return np.arctan2(norm(outside), norm(inside))
 
     @cached_property
     def saddles(self) -> list[Saddle]:

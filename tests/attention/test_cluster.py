@@ -199,11 +199,12 @@ def test_on_the_circle() -> None:
     expansion, targets = expansion_of(points, scores, log_masses)
     found, done = expansion.sums(np.arange(targets.tiles))
     assert done.all()
-    # 27 million terms, whose exponents of less than 900 are rounded by 1e-13 in doubles.
-    means, logs = naive(scores[targets.order], points, log_masses, float)
-    error = np.linalg.norm((found[:2].T - means).astype(float), axis=1)
+    sample = np.arange(0, targets.tiles * TILE, 7)
+    # Four million terms, whose exponents of less than 900 are rounded by 1e-13 in doubles.
+    means, logs = naive(scores[targets.order[sample]], points, log_masses, float)
+    error = np.linalg.norm((found[:2, sample].T - means).astype(float), axis=1)
     assert error.max() <= TOLERANCE
-    assert np.abs(found[3] - logs).max() <= TOLERANCE
+    assert np.abs(found[3, sample] - logs).max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
@@ -257,11 +258,11 @@ def test_chosen_where_a_kernel_holds_thousands_of_sources() -> None:
         chosen.append(sums.estimate.use_clusters)
         tiles = np.arange(sums.tiles_at_once)
         found = sums.sums(tiles, None)
-        targets = sums.targets.order[: found.shape[1] : 9]
+        targets = sums.targets.order[: found.shape[1] : 29]
         means, logs = naive(beta * where[targets], points, log_masses)
-        error = np.linalg.norm((found[:3, ::9].T - means).astype(float), axis=1)
+        error = np.linalg.norm((found[:3, ::29].T - means).astype(float), axis=1)
         assert error.max() <= TOLERANCE
-        assert np.abs(found[3, ::9] - logs).max() <= TOLERANCE
+        assert np.abs(found[3, ::29] - logs).max() <= TOLERANCE
     assert chosen == [True, False]
 
 

@@ -71,7 +71,7 @@ def test_verification_knows_it() -> None:
     head = Attention(np.eye(2), np.eye(2), np.diag([1.0, 0.4]), 3.0)
     right = Heads([head], others=[ConstantField([0.0, 0.4])])
     solution = solve(right, MESHES[2](200), DENSITY, until=1.0, save_every=0.25)
-    start = sample_tokens(DENSITY, 200, 1, 2)
+    start = sample_tokens(DENSITY, 60, 1, 2)
     agrees = simulate_tokens(start, right, 1.0, save_at=solution.times)
     right_code = compare_tokens(solution, agrees, samples=99, level=0.02)
     assert right_code.agrees
@@ -191,7 +191,7 @@ def test_a_term_may_stand_alone(
     np.testing.assert_allclose(mean, math.tanh(0.5) * np.array([0.6, 0.8]), atol=2e-3)
     assert main("limit", case)[0] == 0
     tokens = tmp_path / "tokens.npz"
-    assert main("tokens", case, "--count", 200, "--output", tokens)[0] == 0
+    assert main("tokens", case, "--count", 20, "--output", tokens)[0] == 0
     if not adapt:
         assert json_of("compare", out, tokens)["agrees"]
     # The case as run is read again, with the head that moves nothing.

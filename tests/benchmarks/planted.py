@@ -10,7 +10,7 @@ from meanfield_pde.tokens.cloud import TokenCloud
 
 DENSITY = "1 + 0.5*x*y + 0.4*y - 0.3*x"
 TIMES = (1.0, 2.0)
-STEPS = {200: 0.01, 1000: 0.02}
+STEPS = {100: 0.02, 200: 0.01, 1000: 0.02}  # by how many tokens there are
 INITIAL = "the initial tokens are no sample of the initial density"
 
 

@@ -112,9 +112,9 @@ def test_modes_decay_at_the_rates_of_the_laplacian(d, cells, degree):
         [circle_surface(n) for n in (50, 100, 200)],
         [circle_surface(n, grade=3.0, axis=AXIS[:2]) for n in (100, 200, 400)],
         [sphere_surface(n) for n in (320, 1280, 5120)],
-        [sphere_surface(n, grade=2.0, axis=AXIS) for n in (720, 2880, 11_520)],
+        [sphere_surface(n, grade=2.0, axis=AXIS) for n in (1280, 5120)],
         [bisected(n) for n in (5, 7, 9)],
-        [bisected(n) for n in (6, 8, 10)],
+        [bisected(n) for n in (4, 6, 8)],
     ],
     ids=["circle", "graded circle", "icospheres", "graded icospheres", "bisected", "bisected, odd"],
 )
@@ -219,14 +219,14 @@ def test_free_energy_never_increases(d):
     one = np.eye(d)
     attention = Attention(one, one, one, 2.0, normalise=False)
     solution = solve(
-        attention, MESHES[d](320), "1 + 0.5*x + 0.3*x*y", until=3.0, save_every=0.2, noise=0.2
+        attention, MESHES[d](320), "1 + 0.5*x + 0.3*x*y", until=2.0, save_every=0.2, noise=0.2
     )
     energy = solution.history["free_energy"]
     assert energy[0] - energy[-1] > 0.05
     assert np.diff(energy).max() < 1e-6 * (energy[0] - energy[-1])
 
 
-@pytest.mark.parametrize("surface", [circle_surface(200), bisected(6), sphere_surface(1280)])
+@pytest.mark.parametrize("surface", [circle_surface(200), bisected(6), sphere_surface(500)])
 def test_a_cluster_stays_positive(surface):
     """All mass in one cell: nothing becomes negative, and no mass is lost or made."""
     volumes = FiniteVolumes(build_mesh(surface))

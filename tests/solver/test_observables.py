@@ -37,18 +37,32 @@ def same_moments(history: dict[str, np.ndarray]) -> None:
 def test_means_over_cells_are_exact_whatever_their_width(d: int, cells: int) -> None:
     """Where cells are narrow and the integrand is smooth, the rule is not checked by halving them.
 
-    The square of the distance has a kink where that is pi / 2.
+    The square of the distance has a kink where that is pi / 2, which cells are divided at.
     """
-    attention = Attention(np.eye(d), np.eye(d), np.diag([1.0, 0.3, 0.2][:d]), math.inf)
+    axes = np.linalg.qr(np.random.default_rng(2).normal(size=(d, d)))[0]
+    value = axes @ np.diag([1.0, 0.3, 0.2][:d]) @ axes.T
+    attention = Attention(np.eye(d), np.eye(d), value, math.inf)
     volumes = FiniteVolumes(MESHES[d](cells))
     found = Diagnostics(volumes, 1e-10, attention, ProjectionLimit(attention))
     own = slice(0, volumes.owned)
     corners, volume = volumes.cell_points[own], volumes.volume[own]
     second = geometry.integrate(found.products, corners) / volume[:, None]
     np.testing.assert_allclose(found.second, second, rtol=0, atol=1e-12)
-    squares = geometry.integrate(lambda x: np.arccos(np.abs(x[:, 0])) ** 2, corners) / volume
+
+    def squared(x: np.ndarray) -> np.ndarray:
+        return np.arctan2(geometry.norm(x @ axes[:, 1:]), np.abs(x @ axes[:, 0])) ** 2
+
+    heights = corners @ axes[:, 0]
+    whole = (heights.min(axis=1) > 0) | (heights.max(axis=1) < 0)
+    assert 0 < (~whole).sum() < whole.sum()
+    expected = np.zeros(volumes.owned)
+    expected[whole] = geometry.integrate(squared, corners[whole]) / volume[whole]
     assert found.square_distance is not None
-    np.testing.assert_allclose(found.square_distance, volumes.gather(squares), rtol=0, atol=1e-10)
+    own_squares = volumes.scatter(found.square_distance)
+    np.testing.assert_allclose(own_squares[whole], expected[whole], rtol=0, atol=1e-10)
+    # Halves of cells with the kink may agree by chance, which left errors of 3e-6 of the sum.
+    mean = own_squares @ volume / volume.sum()
+    assert mean == pytest.approx({2: math.pi**2 / 12, 3: math.pi - 2}[d], abs=1e-10)
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -176,15 +190,15 @@ def test_a_case_has_formulas_only(write_case: Write) -> None:
 OWN = '[observables]\nx4 = "x**4"\nfold = "cos(3*x)*y"\n[output]\nfields = "none"\n'
 
 
-@pytest.mark.painted
 @pytest.mark.parametrize("adapt", ["", "[adapt]\ntolerance = 1e-2\n"])
 def test_own_columns_are_resumed_read_and_drawn(
     adapt: str, main: Main, write_case: Write, tmp_path: Path
 ) -> None:
-    case = write_case(CIRCLE.replace("cells = 200", "cells = 60") + adapt + OWN)
+    text = CIRCLE.replace("cells = 200", "cells = 60").replace("until = 5.0", "until = 2.0")
+    case = write_case(text + adapt + OWN)
     whole, part = tmp_path / "whole", tmp_path / "part"
     assert main("run", case, "--quiet", "--output", whole) == (0, "")
-    assert main("run", case, "--quiet", "--output", part, "--until", 2) == (0, "")
+    assert main("run", case, "--quiet", "--output", part, "--until", 1) == (0, "")
     assert main("run", case, "--quiet", "--output", part, "--resume")[0] == 0
     assert (part / "history.csv").read_bytes() == (whole / "history.csv").read_bytes()
     header = (whole / "history.csv").read_text().splitlines()[0]

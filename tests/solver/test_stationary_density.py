@@ -46,7 +46,7 @@ def test_without_noise_what_repels_itself(d):
     matrix = np.diag([1.0, d])
     exact = repelled_density(matrix, 1.0, np.array([0.0, np.pi / 2]))
     np.testing.assert_allclose(exact, KNOWN[d], atol=6e-4)
-    found = stationary(Attention(EYE, matrix, -matrix, 1.0), circle_mesh(200), "1 + 0.3*x")
+    found = stationary(Attention(EYE, matrix, -matrix, 1.0), circle_mesh(100), "1 + 0.3*x")
     angles = np.arctan2(*found.measure.points.T[::-1])
     density = repelled_density(matrix, 1.0, angles)
     np.testing.assert_allclose(2 * np.pi * found.density, density, atol=5e-4)

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from meanfield_pde.attention.head import Attention
 from meanfield_pde.case.file import read_case
 from meanfield_pde.errors import InputError
-from meanfield_pde.mesh.geometry import geodesic_distance, normalised
+from meanfield_pde.mesh.geometry import geodesic_distance, normalised, tangential
 from meanfield_pde.theory.projection_limit import ProjectionLimit
 from tests.problems import rotation
 
@@ -38,10 +38,18 @@ def random_head(block: np.ndarray, seed: int) -> tuple[Attention, np.ndarray]:
 
 
 def trajectory(attention: Attention, start: np.ndarray, until: float, **options):
+    """The path x' = P_x V B^T x / |B^T x| of a point, or of several rows of points at once."""
+    start = normalised(start)
+
+    def rate(_: float, y: np.ndarray) -> np.ndarray:
+        x = normalised(y.reshape(start.shape))
+        push = normalised(x @ attention.key_query.T) @ attention.value.T
+        return tangential(x, push).ravel()
+
     return solve_ivp(
-        lambda _, x: attention.velocity(x[None] / np.linalg.norm(x))[0],
+        rate,
         (0, until),
-        start / np.linalg.norm(start),
+        start.ravel(),
         rtol=1e-12,
         atol=1e-15,
         method="DOP853",
@@ -64,9 +72,9 @@ def test_map_is_the_endpoint_of_the_flow(name: str, seed: int) -> None:
     attention, _ = random_head(BLOCKS[name], seed)
     limit = ProjectionLimit(attention)
     starts = normalised(np.random.default_rng(seed).normal(size=(4, attention.dimension)))
-    for start, end in zip(starts, limit.map(starts), strict=True):
-        path = trajectory(attention, start, 60 / min(limit.contraction_rate, limit.escape_rate))
-        np.testing.assert_allclose(path.y[:, -1] / np.linalg.norm(path.y[:, -1]), end, atol=1e-9)
+    path = trajectory(attention, starts, 60 / min(limit.contraction_rate, limit.escape_rate))
+    ends = normalised(path.y[:, -1].reshape(starts.shape))
+    np.testing.assert_allclose(ends, limit.map(starts), atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -127,7 +135,7 @@ def test_unsettled_mass_on_the_sphere(slow: list[float], winner: int) -> None:
     np.testing.assert_allclose([s.unsettled_rate for s in limit.saddles], predicted)
     assert limit.unsettled_rate == pytest.approx(predicted[winner - 1])
     times = np.array([80.0, 120.0])
-    step = 0.3
+    step = 0.5
     first, second = np.meshgrid(np.arange(-75, 3, step), np.arange(-25, 3, step), indexing="ij")
     shape = first.shape
 
@@ -160,10 +168,9 @@ def test_decay_rates() -> None:
         limit.decay_rate(0)
 
 
-@pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("slow", [0.4, 1.7, 3.0])
 @pytest.mark.parametrize("k", [1, 2])
-def test_decay_of_the_distance_to_the_limit(k: int, slow: float, p: int) -> None:
+def test_decay_of_the_distance_to_the_limit(k: int, slow: float) -> None:
     """W_p for the uniform density on the circle (k = 1) and for a plane in the sphere (k = 2).
 
     Every token goes to the nearest point of E, at an angle a with u = log tan a and, as dim E = 1
@@ -173,8 +180,7 @@ def test_decay_of_the_distance_to_the_limit(k: int, slow: float, p: int) -> None
     limit = ProjectionLimit(head(drift, np.diag([1.0] * k + [slow])))
     contraction, unsettled = 1.0, k / slow
     assert limit.contraction_rate == pytest.approx(contraction)
-    assert limit.decay_rate(p) == pytest.approx(min(contraction, unsettled / p))
-    start = np.arange(-40, 60, 0.01)
+    start = np.arange(-40, 60, 0.02)
     # Uniform: cos(a)^(k-1) da, and da = du / (2 cosh u).
     mass = 1 / np.cosh(start) * (1 + np.exp(2 * start)) ** (-(k - 1) / 2)
     times = np.array([25.0, 30.0])
@@ -184,8 +190,10 @@ def test_decay_of_the_distance_to_the_limit(k: int, slow: float, p: int) -> None
         return -1 / np.hypot(np.cos(angle), slow * np.sin(angle))
 
     path = solve_ivp(slope, (0, times[1]), start, t_eval=times, rtol=1e-9, atol=1e-9)
-    early, late = ((mass @ np.arctan(np.exp(u)) ** p) ** (1 / p) for u in path.y.T)
-    assert np.log(early / late) / 5 == pytest.approx(limit.decay_rate(p), rel=0.05)
+    for p in (1, 2):
+        assert limit.decay_rate(p) == pytest.approx(min(contraction, unsettled / p))
+        early, late = ((mass @ np.arctan(np.exp(u)) ** p) ** (1 / p) for u in path.y.T)
+        assert np.log(early / late) / 5 == pytest.approx(limit.decay_rate(p), rel=0.05)
 
 
 def test_lifetime_of_the_case_on_the_circle() -> None:

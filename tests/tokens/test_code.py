@@ -20,6 +20,7 @@ from meanfield_pde.initial.pointwise import RejectionSettings, sample_by_rejecti
 from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.initial.tokens import Tokens
 from meanfield_pde.initial.von_mises import Component
+from meanfield_pde.tokens import code
 from meanfield_pde.tokens.code import simulate_tokens
 from tests import oracles
 
@@ -104,7 +105,7 @@ def test_trajectories_of_an_independent_implementation(d, weighted):
     masses = np.random.default_rng(5).random(40) if weighted else None
     weights = np.full(40, 1 / 40) if masses is None else masses
     matrices = (attention.query, attention.key, attention.value)
-    expected = oracles.characteristics(x, weights, *matrices, 6.0, 2.0, 4000)
+    expected = oracles.characteristics(x, weights, *matrices, 6.0, 2.0, 1000)
     found = simulate_tokens(x, attention, 2.0, masses=masses, tolerance=1e-10)
     np.testing.assert_allclose(found.tokens[-1], expected, atol=1e-8)
 
@@ -195,7 +196,8 @@ def test_hardmax_is_the_limit_of_cold_tokens():
     assert np.abs(zero - cold).max() < 0.01
 
 
-def test_a_token_sent_back_and_forth_is_an_error_that_says_what_to_do():
+def test_a_token_sent_back_and_forth_is_an_error_that_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(code, "WATCHED_STEPS", 100)  # 500 take two seconds
     attention, x = head(3, math.inf), cloud(12, 3)
     with pytest.raises(SolverError, match="give a step, or a finite beta"):
         simulate_tokens(x, attention, 0.5)

@@ -21,12 +21,13 @@ from meanfield_pde.initial.sampling import sample_tokens
 from meanfield_pde.tokens.cloud import WEIGHTS, TokenCloud, write_tokens
 from meanfield_pde.tokens.code import simulate_tokens
 from meanfield_pde.verification.comparison import compare_tokens
+from meanfield_pde.verification.diagnosis import diagnose
 from meanfield_pde.verification.samples import densities_at, follow_samples, sampling_band
 from meanfield_pde.verification.statistic import features
 
 DENSITY = "1 + 0.4*x + 0.6*x*y"
 TIMES = np.array([0.0, 0.5, 1.0])
-COUNT, STEP = 80, 0.02
+COUNT, STEP = 60, 0.05
 FIRST = Attention([[1.0, 0.4], [-0.3, 0.8]], np.eye(2), [[1.5, 1.0], [-0.6, 1.0]], 1.5)
 SECOND = Attention([[0.3, -0.8], [0.9, 0.2]], np.eye(2), [[0.2, -0.7], [0.9, 0.4]], 3.0)
 PERCEPTRON = Perceptron(
@@ -96,7 +97,7 @@ WRONG = {
 def test_right_codes_agree(name):
     found = verified(*RIGHT[name])
     assert found.agrees, found.verdict
-    assert "Euler steps of 0.02 explain" in found.verdict
+    assert "Euler steps of 0.05 explain" in found.verdict
 
 
 QUICK = ("layers swapped", "denominator")
@@ -193,7 +194,7 @@ def test_the_command_finds_what_the_library_finds(name, main, write_case, tmp_pa
     np.savez(tmp_path / "weights.npz", **stacks)
     case, out = write_case(CASE.format(attention=attention, sections=sections)), tmp_path / "out"
     assert main("run", case, "--quiet", "--output", out) == (0, "")
-    start = sample_tokens(DENSITY, 30, 0, 2)
+    start = sample_tokens(DENSITY, 20, 0, 2)
     for rate, code in ((right, 0), (wrong, 3)):
         write_tokens(tmp_path / "tokens.npz", euler(start, rate, noise))
         with pytest.raises(SystemExit) as ended:
@@ -222,24 +223,24 @@ def test_samples_move_as_the_reference_code_does(activation):
 def test_noise_of_samples_has_the_law_of_brownian_motion(d):
     """With V = 0 the mean of x decays like exp(-(d - 1) sigma t)."""
     still = Attention(np.eye(d), np.eye(d), np.zeros((d, d)), 1.0)
-    start = np.zeros((200, 100, d))
+    start = np.zeros((1000, 20, d))
     start[..., 0] = 1.0
     paths = follow_samples(start, still, np.array([0.0, 0.5, 1.0]), noise=0.4)
     means = paths[..., 0].mean(axis=(0, 2))
     np.testing.assert_allclose(means, np.exp(-(d - 1) * 0.4 * np.array([0, 0.5, 1])), atol=0.015)
-    again, other = (
-        follow_samples(start, still, np.array([0.0, 0.5, 1.0]), noise=0.4, seed=seed)
-        for seed in (0, 1)
+    first, again, other = (
+        follow_samples(start[:20], still, np.array([0.0, 0.5, 1.0]), noise=0.4, seed=seed)
+        for seed in (0, 0, 1)
     )
-    np.testing.assert_array_equal(again, paths)
-    assert np.abs(other[:, 1:] - paths[:, 1:]).min(axis=-1).max() > 0.1
+    np.testing.assert_array_equal(again, first)
+    assert np.abs(other[:, 1:] - first[:, 1:]).min(axis=-1).max() > 0.1
 
 
 def test_with_noise_the_p_value_decides():
     solution = solve(FIRST, circle_mesh(100), DENSITY, until=1.0, save_at=[0.5], noise=0.3)
-    x = sample_tokens(DENSITY, COUNT, 3, 2)
+    x = sample_tokens(DENSITY, 40, 3, 2)
     right = simulate_tokens(x, FIRST, 1.0, save_at=[0.5], noise=0.3, seed=5)
-    found = compare_tokens(solution, right, samples=199, level=0.02)
+    found = compare_tokens(solution, right, samples=99, level=0.02)
     assert found.agrees, found.verdict
     assert found.diagnosis is None
     assert "with noise no trajectories to decide" in found.verdict
@@ -252,9 +253,10 @@ def test_noise_that_is_left_out_is_named():
     solution = solve(FIRST, circle_mesh(100), DENSITY, until=1.0, save_at=[0.5], noise=0.01)
     x = sample_tokens(DENSITY, COUNT, 3, 2)
     right = simulate_tokens(x, FIRST, 1.0, save_at=[0.5], noise=0.01, seed=5)
-    assert compare_tokens(solution, right, samples=99, level=0.02).diagnosis is None
+    assert diagnose(right, FIRST, noise=0.01) is None
     without = simulate_tokens(x, FIRST, 1.0, save_at=[0.5], step=STEP)
-    found = compare_tokens(solution, without, samples=99, level=0.02)
+    # Trajectories decide, and no p-value of samples can be below the level.
+    found = compare_tokens(solution, without, samples=9, level=0.02)
     assert found.verdict.startswith("deviates: the noise that is left out (mean distance ")
 
 

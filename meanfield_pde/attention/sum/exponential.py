@@ -77,14 +77,17 @@ class Exponentials:
         count = 1 + int(np.ceil(np.log(_LARGEST / _SMALLEST) / np.log(_STEP)))
         reach = _SMALLEST * _STEP ** np.arange(count)
         degrees = np.arange(HIGHEST + 1)
-        coefficients = np.zeros((count, HIGHEST + 1, HIGHEST + 1))
         number = np.arange(3 * HIGHEST)
         weight = 2 * ive(number, reach[:, None]) * np.exp(reach[:, None])
         weight[:, 0] /= 2
-        for row, rho in enumerate(reach):
-            for p in degrees:
-                monomials = np.polynomial.chebyshev.cheb2poly(weight[row, : p + 1])
-                coefficients[row, p, : p + 1] = monomials / rho ** degrees[: p + 1]
+        # T_k in monomials, whole numbers; `cheb2poly` of each polynomial took 0.2 s.
+        chebyshev = np.zeros((HIGHEST + 1, HIGHEST + 1))
+        for k in degrees:
+            chebyshev[k, : k + 1] = np.polynomial.chebyshev.cheb2poly(
+                np.eye(HIGHEST + 1)[k, : k + 1]
+            )
+        terms = weight[:, : HIGHEST + 1, None] * chebyshev
+        coefficients = terms.cumsum(axis=1) / reach[:, None, None] ** degrees
 
         def beyond(terms: np.ndarray) -> np.ndarray:
             return terms[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1 : HIGHEST + 2]
