@@ -264,8 +264,9 @@ class Diagnostics:
             return math.nan
         with np.errstate(divide="ignore"):
             log_masses = np.log(masses)
-        heads = [
-            np.logaddexp.reduce(log_masses + inner.log_partition(log_masses)) - math.log(2 * beta)
-            for beta, inner in self._energy_sums
-        ]
+        heads = []
+        for beta, inner in self._energy_sums:
+            inner.load(log_masses)
+            log_energy = np.logaddexp.reduce(log_masses + inner.log_partition())
+            heads.append(log_energy - math.log(2 * beta))
         return float(np.logaddexp.reduce(heads))

@@ -120,7 +120,7 @@ def _proxy_cells(
     targets: Targets, tolerance: float, settings: ClusterSettings
 ) -> tuple[float, float, float]:
     """Return the width of proxy cells, the largest |w|, and minus the logarithm of their error."""
-    longest = float(targets.lengths.max())
+    longest = targets.longest
     width = min(settings.proxies.widest, settings.proxies.width / math.sqrt(max(1.0, longest)))
     return width, longest, settings.proxies.spare - math.log(settings.proxy_error * tolerance)
 

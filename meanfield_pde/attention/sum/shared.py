@@ -59,24 +59,26 @@ class SharedSum:
         return str(self._sum.estimate)
 
     @timed("Attention sum")
-    def __call__(self, log_masses: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
-        """Return rows (m, log Z) at the targets wanted, or all, for all log masses. Collective."""
-        rows = self._rows(log_masses, slice(0, 4), wanted)
+    def load(self, log_masses: np.ndarray) -> None:
+        """Take the log masses of all sources, of which nobody else need have a copy. Collective."""
+        many = self._comm.size > 1 and self._sum.many
+        self._sum.load(log_masses, *([self._dealt] if many else []))
+
+    @timed("Attention sum")
+    def __call__(self, wanted: np.ndarray | None = None) -> np.ndarray:
+        """Return rows (m, log Z) at the targets wanted, or all. Collective."""
+        rows = self._rows(slice(0, 4), wanted)
         dimension = self._sum.sources.dimension
         return rows if dimension == 3 else np.delete(rows, np.s_[dimension:3], axis=1)
 
     @timed("Attention sum")
-    def log_partition(self, log_masses: np.ndarray) -> np.ndarray:
-        """Return log Z at all targets, for all log masses. Collective."""
-        return self._rows(log_masses, slice(3, 4))[:, 0]
+    def log_partition(self) -> np.ndarray:
+        """Return log Z at all targets. Collective."""
+        return self._rows(slice(3, 4))[:, 0]
 
-    def _rows(
-        self, log_masses: np.ndarray, columns: slice, wanted: np.ndarray | None = None
-    ) -> np.ndarray:
+    def _rows(self, columns: slice, wanted: np.ndarray | None = None) -> np.ndarray:
         """Return columns of (m_x, m_y, m_z, log Z) at the targets wanted, or all. Collective."""
         attention_sum = self._sum
-        many = self._comm.size > 1 and attention_sum.many
-        attention_sum.load(log_masses, *([self._dealt] if many else []))
         total = self._total_moments() if attention_sum.estimate.use_harmonics else None
         deal = self._deal(attention_sum.tiles_at_once)
         own = np.ascontiguousarray(attention_sum.sums(deal.tiles, total)[columns].T)

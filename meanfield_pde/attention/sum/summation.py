@@ -87,7 +87,7 @@ class AttentionSum:
         self._tiles = _evenly(self.targets.tiles, settings.costs.surveyed_tiles)
         self._harmonics: HarmonicExpansion | None = None
         dimension = self.sources.dimension
-        longest = float(self.targets.lengths.max())
+        longest = self.targets.longest
         if self.sources.on_sphere and dimension in (2, 3):
             degree = degree_for(longest, tolerance, dimension, settings.harmonics)
             if degree is not None:
@@ -172,7 +172,7 @@ class AttentionSum:
             return np.zeros(len(tiles), dtype=bool)
         sources, targets = self.sources, self.targets
         enough = math.log(self._smallest) + sources.largest
-        enough = enough + targets.lengths.reshape(-1, TILE)[tiles]
+        enough = enough + targets.lengths(tiles)
         low = (log_z < enough).any(axis=1)
         # Bounds by one group alone fall with its share of the mass: with many sources, by all tops.
         if self.many and low.any():
@@ -210,8 +210,7 @@ class AttentionSum:
         trusted = (out[3] >= self._smallest).reshape(-1, TILE).all(axis=1)
         z = np.maximum(out[3], self._smallest)
         out[:3] /= z
-        lengths = self.targets.lengths.reshape(-1, TILE)[tiles].ravel()
-        out[3] = np.log(z) + lengths + self.sources.largest
+        out[3] = np.log(z) + self.targets.lengths(tiles).ravel() + self.sources.largest
         # Where Z is small beside e^r few sources matter, and the direct sum is at its best.
         return self._fill_in(out, trusted, tiles)
 

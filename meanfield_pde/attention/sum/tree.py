@@ -60,8 +60,10 @@ class Sources:
         added = -self.count % LEAF
         self._order = np.append(order, np.full(added, self.count, dtype=order.dtype))
         self.points = np.zeros((3, self.count + added))
-        for row, coordinates in zip(self.points, points.T, strict=False):
-            row[:] = np.append(coordinates[order], np.full(added, coordinates[order[-1]]))
+        for start in range(0, self.count, _CHUNK):
+            part = order[start : start + _CHUNK]
+            self.points[: self.dimension, start : start + len(part)] = points[part].T
+        self.points[: self.dimension, self.count :] = points[order[-1:]].T
         self._boxes = tuple(boxes(self.points.T, size) for size in (LEAF, NODE, TOP))
         self.leaves, self.nodes, self.tops = map(len, self._boxes)
         self.on_sphere = all(
@@ -98,7 +100,8 @@ class Sources:
     def log_masses(self) -> np.ndarray:
         """Return the log masses in the order of the tree; sorted when first asked for."""
         if not self._in_order:
-            np.take(self._given, self._order, out=self._log_masses)
+            # Not the mode "raise", which takes another array to write to.
+            np.take(self._given, self._order, out=self._log_masses, mode="clip")
             self._in_order = True
         return self._log_masses
 
@@ -148,8 +151,8 @@ class Targets:
         count: of the targets.
         order: numbers of the targets, tile by tile, filled up to whole tiles.
         tiles: number of tiles.
-        scores: in this order, 3 x targets.
-        lengths: |w| of each.
+        scores: w in this order, 3 x targets.
+        longest: the largest |w|.
     """
 
     def __init__(self, where: np.ndarray, scores: np.ndarray, *, nested: bool = False) -> None:
@@ -163,7 +166,12 @@ class Targets:
         self.tiles = len(self.order) // TILE
         self.scores = np.zeros((3, len(self.order)))
         self.scores[: scores.shape[1]] = scores[self.order].T
-        self.lengths = np.linalg.norm(self.scores, axis=0)
+        self.longest = float(np.linalg.norm(self.scores, axis=0).max())
+
+    def lengths(self, tiles: np.ndarray) -> np.ndarray:
+        """Return |w| of the targets of the tiles listed, tiles x TILE."""
+        scores = self.scores.reshape(3, -1, TILE)[:, tiles]
+        return np.asarray(np.linalg.norm(scores, axis=0))
 
 
 def check_scores(scores: np.ndarray) -> None:
