@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
@@ -65,7 +66,7 @@ class CellSources:
         takes there.
         """
         volumes = self._volumes
-        points = volumes.gather(self._fits.points)
+        points = volumes.gather(geometry.three_points(volumes.cell_points[: volumes.owned]))
         if self._wide is None:
             return points.reshape(-1, volumes.dimension)
         centre = volumes.gather(volumes.centre[: volumes.owned])

@@ -111,12 +111,14 @@ class Snapshot:
         self, means: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
         """Integrals of functions, ... x d to ... x k, by their means over own cells. Collective."""
-        volumes, fits = self.diagnostics.volumes, self.diagnostics.fits
+        volumes = self.diagnostics.volumes
         found, moved = volumes.scatter(self.rest)[:, None] * means, self._moved_by_slopes
         with shared_errors(volumes.comm):  # it may be a user's function
             for part in geometry.chunks(len(found)):
+                corners = volumes.vertices[volumes.cell_vertices[: volumes.owned][part]]
+                points = geometry.three_points(corners)
                 for k in range(3):  # what slopes of log rho add
-                    found[part] += moved[part, k, None] * function(fits.points[part, k])
+                    found[part] += moved[part, k, None] * function(points[:, k])
             beside = [patch.masses @ function(patch.middles) for patch in self.patches]
         return np.array([volumes.gather(one).sum() for one in found.T]) + sum(beside)
 
@@ -138,7 +140,9 @@ class Snapshot:
     def lyapunov(self) -> float:
         """∫ dist(x, E)^2 dmu; nan if there is no E."""
         squares = self.diagnostics.square_distance
-        return math.nan if squares is None else float(self.masses @ squares)
+        if squares is None:
+            return math.nan
+        return float(self.masses @ self.diagnostics.volumes.gather(squares))
 
     @property
     def free_energy(self) -> float:
@@ -189,11 +193,10 @@ class Diagnostics:
 
     Attributes:
         volumes: the mesh they are for.
-        volume: of all cells.
         second: the means of x_i x_j over each own cell.
         fits: of log rho in each own cell.
         pairs: the indices i, j of the second moments.
-        square_distance: mean over each cell of dist(x, E)^2, or None.
+        square_distance: mean over each own cell of dist(x, E)^2, or None.
     """
 
     def __init__(
@@ -207,7 +210,6 @@ class Diagnostics:
         self.volumes = volumes
         self._tolerance = tolerance
         own = slice(0, volumes.owned)
-        self.volume = volumes.gather(volumes.volume[own])
         self.pairs = moment_pairs(volumes.dimension)
         corners = volumes.cell_points[own]
         edges = geometry.geodesic_distance(corners, np.roll(corners, 1, axis=1))
@@ -225,7 +227,7 @@ class Diagnostics:
         projection = projection or ProjectionLimit(layer)
         self.square_distance: np.ndarray | None = None
         if projection.dimension == volumes.dimension:  # every point lies in E
-            self.square_distance = np.zeros(volumes.global_cells)
+            self.square_distance = np.zeros(volumes.owned)
         elif projection.exists:
             distance, corners = projection.distance_to_eigenspace, volumes.cell_points[own]
             # At the distance pi / 2 several points of E are nearest: the square has a kink there.
@@ -234,7 +236,7 @@ class Diagnostics:
                 _NARROW, _NARROW_PART * away.reshape(corners.shape[:2]).min(axis=1)
             )
             integral = volumes.integrate(lambda x: distance(x) ** 2, smooth=smooth)
-            self.square_distance = volumes.gather(integral / volumes.volume[own])
+            self.square_distance = integral / volumes.volume[own]
         self._energy_sums: list[tuple[float, SharedSum]] = []
         heads = layer.heads
         if all(0 < head.beta < math.inf for head in heads):
@@ -244,6 +246,11 @@ class Diagnostics:
                 scores = head.scores(centres)
                 inner = SharedSum(volumes.comm, centres, centres, scores, self._tolerance)
                 self._energy_sums.append((head.beta, inner))
+
+    @property
+    def volume(self) -> np.ndarray:
+        """Of all cells. Collective."""
+        return self.volumes.gather(self.volumes.volume[: self.volumes.owned])
 
     def products(self, points: np.ndarray) -> np.ndarray:
         """The products x_i x_j at points ... x d, in the order of `pairs`."""

@@ -44,6 +44,7 @@ from meanfield_pde.solver.settings import (
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.steadiness import Steadiness, SteadyWatch
 from meanfield_pde.solver.step_control import StepSettings
+from meanfield_pde.support.memory import give_back_freed
 from meanfield_pde.support.old_names import Columns, accept_old_keywords
 from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.threads import set_threads
@@ -75,7 +76,8 @@ _CALLS = ("started", "stepped", "saved", "finished")
 class Simulation:
     """One problem on one mesh: the state, and what has been saved of it so far.
 
-    It sets the number of threads that numba uses in this process.
+    It sets the number of threads that numba uses in this process, and has it give back what is
+    freed.
 
     Attributes:
         projection: the projection map of the attention, from which all predictions come.
@@ -111,6 +113,7 @@ class Simulation:
         self.attention = attention
         self.comm = mesh.comm
         self.threads = set_threads(mesh.comm, threads)
+        give_back_freed()
         self.volumes = FiniteVolumes(mesh)
         kind = Kind(noise > 0, mesh_settings is not None, compare)
         with shared_errors(mesh.comm):  # functions of the user's are called

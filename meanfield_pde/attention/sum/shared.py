@@ -48,6 +48,8 @@ class SharedSum:
     ) -> None:
         self._comm = comm
         self._sum = AttentionSum(sources, targets, scores, tolerance)
+        if comm.size > 1:
+            self._sum.keep(lambda run: self._tiles(run)[comm.rank])
         groups = np.array_split(all_groups(), comm.size)
         self._groups = groups[comm.rank]
         self._group_counts = np.array([share.size for share in groups])
@@ -60,7 +62,7 @@ class SharedSum:
 
     @timed("Attention sum")
     def load(self, log_masses: np.ndarray) -> None:
-        """Take the log masses of all sources, of which nobody else need have a copy. Collective."""
+        """Take the log masses of all sources, for one sum. Collective."""
         many = self._comm.size > 1 and self._sum.many
         self._sum.load(log_masses, *([self._dealt] if many else []))
 
@@ -82,6 +84,7 @@ class SharedSum:
         total = self._total_moments() if attention_sum.estimate.use_harmonics else None
         deal = self._deal(attention_sum.tiles_at_once)
         own = np.ascontiguousarray(attention_sum.sums(deal.tiles, total)[columns].T)
+        attention_sum.sources.release()
         gathered = own
         if self._comm.size > 1:
             width = own.shape[1]
@@ -102,12 +105,16 @@ class SharedSum:
         rows[np.concatenate([np.arange(len(items))[rank::size] for rank in range(size)])] = found
         return rows
 
+    def _tiles(self, run: int) -> list[np.ndarray]:
+        """Return the tiles that each rank does, in runs of `run` tiles."""
+        size = self._comm.size
+        runs = np.arange(self._sum.targets.tiles) // run
+        return [np.flatnonzero(runs % size == rank) for rank in range(size)]
+
     def _deal(self, run: int) -> _Deal:
         """Return which tiles this rank does, in runs of `run` tiles."""
         if run not in self._deals:
-            size, targets = self._comm.size, self._sum.targets
-            runs = np.arange(targets.tiles) // run
-            shares = [np.flatnonzero(runs % size == rank) for rank in range(size)]
+            targets, shares = self._sum.targets, self._tiles(run)
             order = targets.order.reshape(-1, TILE)[np.concatenate(shares)].ravel()
             counts = np.array([share.size for share in shares]) * TILE
             places = np.empty(targets.count, dtype=np.int32)

@@ -70,10 +70,8 @@ class Sources:
             (np.abs(np.linalg.norm(points[start : start + _CHUNK], axis=1) - 1) < 1e-15).all()
             for start in range(0, self.count, _CHUNK)
         )
-        self._given = np.full(self.count + 1, NO_MASS)
         self._group_log_mass = tuple(np.empty(len(box)) for box in self._boxes)
         self._group_mean = tuple(np.empty((3, len(box))) for box in self._boxes)
-        self._log_masses, self._in_order = np.empty(len(self._order)), False
         self.largest = NO_MASS
 
     def load(self, log_masses: np.ndarray, share: Share = alone) -> None:
@@ -83,8 +81,8 @@ class Sources:
             log_masses: of all points.
             share: divides the summaries of the leaves, a row each, among ranks.
         """
+        self._given, self._sorted = np.full(self.count + 1, NO_MASS), np.empty(0)
         np.maximum(log_masses, NO_MASS, out=self._given[:-1])
-        self._in_order = False
         self.largest = float(self._given.max())
         log_mass, mean = self._group_log_mass, self._group_mean
         rows = share(self._summary, np.arange(self.leaves))
@@ -97,13 +95,18 @@ class Sources:
         summarise_leaves(self.points, (self._given, self._order), leaves, rows)
         return rows
 
+    def release(self) -> None:
+        """Forget the log masses; sums are taken once others are loaded."""
+        self._given = self._sorted = np.empty(0)
+
     def log_masses(self) -> np.ndarray:
         """Return the log masses in the order of the tree; sorted when first asked for."""
-        if not self._in_order:
-            # Not the mode "raise", which takes another array to write to.
-            np.take(self._given, self._order, out=self._log_masses, mode="clip")
-            self._in_order = True
-        return self._log_masses
+        if not len(self._sorted):
+            self._sorted = np.empty(len(self._order))
+            for start in range(0, len(self._order), _CHUNK):
+                part = slice(start, start + _CHUNK)
+                self._sorted[part] = self._given[self._order[part]]
+        return self._sorted
 
     def scaled_masses(self, wanted: slice) -> np.ndarray:
         """Return M_j / max M in the order of the tree; only those of a slice, zeros elsewhere."""
@@ -151,7 +154,7 @@ class Targets:
         count: of the targets.
         order: numbers of the targets, tile by tile, filled up to whole tiles.
         tiles: number of tiles.
-        scores: w in this order, 3 x targets.
+        scores: w in this order, 3 x targets; or of the tiles kept alone.
         longest: the largest |w|.
     """
 
@@ -168,10 +171,24 @@ class Targets:
         self.scores[: scores.shape[1]] = scores[self.order].T
         self.longest = float(np.linalg.norm(self.scores, axis=0).max())
 
+        self._place: np.ndarray | None = None
+
+    def keep(self, tiles: np.ndarray) -> None:
+        """Keep the scores of these tiles; no others are asked for from now on."""
+        kept = np.unique(tiles)
+        self.scores = self.scores.reshape(3, -1, TILE).take(kept, axis=1).reshape(3, -1)
+        self._place = np.full(self.tiles, -1)
+        self._place[kept] = np.arange(len(kept))
+
+    def of(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return `scores`, and the places there of the tiles listed."""
+        return self.scores, tiles if self._place is None else self._place[tiles]
+
     def lengths(self, tiles: np.ndarray) -> np.ndarray:
         """Return |w| of the targets of the tiles listed, tiles x TILE."""
-        scores = self.scores.reshape(3, -1, TILE)[:, tiles]
-        return np.asarray(np.linalg.norm(scores, axis=0))
+        scores, places = self.of(tiles)
+        found = np.linalg.norm(scores.reshape(3, -1, TILE).take(places, axis=1), axis=0)
+        return np.asarray(found)
 
 
 def check_scores(scores: np.ndarray) -> None:
