@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.cell_fits import cell_fits
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
 
@@ -66,21 +65,28 @@ class CellSources:
         takes there.
         """
         volumes = self._volumes
-        points = volumes.gather(geometry.three_points(volumes.cell_points[: volumes.owned]))
+        points = volumes.gather(self._fits.points)
         if self._wide is None:
             return points.reshape(-1, volumes.dimension)
         centre = volumes.gather(volumes.centre[: volumes.owned])
         wide = points[self._wide].reshape(-1, volumes.dimension)
         return np.concatenate([wide, centre[~self._wide]])
 
-    def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
-        """Those of the points, for those of own cells. Collective."""
+    def log_masses(self, log_masses: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Those of the points, for those of own cells. Collective.
+
+        Args:
+            log_masses: of own cells.
+            out: where they are written if there is no noise.
+        """
         wide = self._wide
         if wide is not None and not wide.any():
             return self._volumes.gather(log_masses)
         # Each rank makes those of its own cells.
         shares = self._fits.shares_for(log_masses)
-        found = self._volumes.gather(log_masses[:, None] + np.log(shares))
+        given = log_masses[:, None] + np.log(shares)
         if wide is None:
-            return found.ravel()
+            found = self._volumes.gather(given, out)
+            return found.ravel() if out is None else out
+        found = self._volumes.gather(given)
         return np.concatenate([found[wide].ravel(), self._volumes.gather(log_masses)[~wide]])

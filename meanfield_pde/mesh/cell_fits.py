@@ -24,8 +24,8 @@ class CellFits:
 
     Attributes:
         halo: three rings about own cells, in whose numbers the fits are.
-        shares: of the mass of own cells, cells x 3, that belong to three points of each where the
-            density in it is constant.
+        points: the three of own cells (`geometry.three_points`), cells x 3 x d.
+        shares: of the mass of a cell that belong to them where the density in it is constant.
     """
 
     def __init__(self, volumes: FiniteVolumes) -> None:
@@ -33,10 +33,10 @@ class CellFits:
         d, self.halo = volumes.dimension, Halo(volumes, 3)
         self._facets = facet_numbers(d)
         corners = volumes.cell_points[: volumes.owned]
-        self.shares = geometry.three_shares(corners)
+        self.points, self.shares = geometry.three_points(corners)
         facets = geometry.gauss_points(volumes.facet_points)[volumes.cell_facets]
         facets = facets.reshape(volumes.owned, d * (d - 1), d)
-        wanted = np.concatenate([facets, geometry.three_points(corners)], axis=1)
+        wanted = np.concatenate([facets, self.points], axis=1)
         corners, rows = self.halo.extended(corners), np.arange(volumes.owned)
         *self._fit, points = fits(self.halo.neighbours, corners, rows, wanted)
         self._within = np.ascontiguousarray(points[:, d * (d - 1) :])

@@ -188,10 +188,16 @@ class FiniteVolumes:
         """A vector with `block` numbers for each own and ghost cell."""
         return la.vector(self.index_map, block)
 
-    def gather(self, values: np.ndarray) -> np.ndarray:
-        """The values of all cells in input order, on every rank, from those of own cells."""
+    def gather(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The values of all cells in input order, on every rank, from those of own cells.
+
+        Args:
+            values: of own cells, along the first axis.
+            out: where they are written; another array if left out.
+        """
         values = np.ascontiguousarray(values)
-        result = np.empty((self.global_cells, *values.shape[1:]), dtype=values.dtype)
+        shape = (self.global_cells, *values.shape[1:])
+        result = np.empty(shape, values.dtype) if out is None else out.reshape(shape)
         if self.comm.size == 1:
             result[self._input_order] = values
             return result

@@ -120,29 +120,21 @@ def quadrature(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _arc_rule(cells) if cells.shape[-1] == 2 else _triangle_rule(cells)
 
 
-def three_points(cells: np.ndarray) -> np.ndarray:
-    """Three points of each cell on the sphere, cells x 3 x d."""
+def three_points(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points (cells x 3 x d) on the sphere and shares (cells x 3) of the mass of each cell."""
     if cells.shape[-1] == 2:
-        nodes, _ = _GAUSS
+        nodes, weights = _GAUSS
         half = geodesic_distance(cells[:, 0], cells[:, 1])[:, None, None] / 2
         middle = normalised(cells.sum(axis=1))[:, None]
         along = normalised(cells[:, 1] - cells[:, 0])[:, None]
         angle = half * nodes[:, None]
-        return normalised(np.cos(angle) * middle + np.sin(angle) * along)
-    # The places of the rule of degree 2.
-    return normalised((np.ones((3, 3)) + 3 * np.eye(3)) / 6 @ cells)
-
-
-def three_shares(cells: np.ndarray) -> np.ndarray:
-    """Shares of the mass of each cell for its three points, cells x 3: the mean position is exact.
-
-    On an arc they are the weights of Gauss.
-    """
-    if cells.shape[-1] == 2:
-        return np.tile(_GAUSS[1] / 2, (len(cells), 1))
+        points = normalised(np.cos(angle) * middle + np.sin(angle) * along)
+        return points, np.tile(weights / 2, (len(cells), 1))
+    # The places of the rule of degree 2, with shares that make the mean position exact.
+    points = normalised((np.ones((3, 3)) + 3 * np.eye(3)) / 6 @ cells)
     mean = cell_mean(cells)[..., None]
-    shares = np.linalg.solve(np.swapaxes(three_points(cells), 1, 2), mean)[..., 0]
-    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+    shares = np.linalg.solve(np.swapaxes(points, 1, 2), mean)[..., 0]
+    return points, shares / shares.sum(axis=1, keepdims=True)
 
 
 def gauss_points(facets: np.ndarray) -> np.ndarray:

@@ -111,14 +111,12 @@ class Snapshot:
         self, means: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
         """Integrals of functions, ... x d to ... x k, by their means over own cells. Collective."""
-        volumes = self.diagnostics.volumes
+        volumes, fits = self.diagnostics.volumes, self.diagnostics.fits
         found, moved = volumes.scatter(self.rest)[:, None] * means, self._moved_by_slopes
         with shared_errors(volumes.comm):  # it may be a user's function
             for part in geometry.chunks(len(found)):
-                corners = volumes.vertices[volumes.cell_vertices[: volumes.owned][part]]
-                points = geometry.three_points(corners)
                 for k in range(3):  # what slopes of log rho add
-                    found[part] += moved[part, k, None] * function(points[:, k])
+                    found[part] += moved[part, k, None] * function(fits.points[part, k])
             beside = [patch.masses @ function(patch.middles) for patch in self.patches]
         return np.array([volumes.gather(one).sum() for one in found.T]) + sum(beside)
 

@@ -253,7 +253,7 @@ class Simulation:
         """Add the present state to what has been saved. Collective."""
         state = self.evolution.state
         rest = state.gathered().doubles
-        arrays = {MASSES: self.evolution.shown()}
+        arrays = {MASSES: rest if self.evolution.adapt is None else self.evolution.shown()}
         places = self._place(self.evolution, MASSES)
         arrays |= places | arrays_to_save(self.evolution, self.store)
         both: Overlay | None = None

@@ -60,9 +60,9 @@ class TermSources:
         """The points of all cells, the same on every rank. Collective."""
         return self._cells.points()
 
-    def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
+    def log_masses(self, log_masses: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Those of the points of the cells, for those of own cells. Collective."""
-        return self._cells.log_masses(log_masses)
+        return self._cells.log_masses(log_masses, out)
 
     def all(self, log_masses: np.ndarray, patches: Patches) -> Sources:
         """All points with mass, for the log masses of own cells and patches. Collective."""
@@ -177,7 +177,7 @@ class MeanField:
         self, log_masses: np.ndarray, wanted: np.ndarray | None = None, patches: Patches = NONE
     ) -> np.ndarray:
         """m(x) at the vertices wanted, or at all."""
-        self._load(self.sources.log_masses(log_masses))
+        self._load(self.sources.log_masses(log_masses, self._sum.room()))
         if self.attention.normalise:
             sums = self._with_patches(self._sums(wanted), patches, wanted)
             means = sums[:, : self.volumes.dimension]

@@ -17,7 +17,7 @@ from meanfield_pde.attention.sum import softmax
 from meanfield_pde.attention.sum.shared import SharedSum
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.geometry import three_points, three_shares
+from meanfield_pde.mesh.geometry import three_points
 from meanfield_pde.solver.velocity import MeanField
 from tests.problems import SURFACES
 
@@ -30,7 +30,7 @@ def head(d: int, beta: float) -> Attention:
 def test_three_points_integrate_smooth_functions(d: int, cells: int) -> None:
     surface = SURFACES[d](cells)
     corners = surface.points[surface.cells]
-    points, shares = three_points(corners), three_shares(corners)
+    points, shares = three_points(corners)
     assert shares.sum(axis=1) == pytest.approx(1)
     assert np.linalg.norm(points, axis=2) == pytest.approx(1)
     assert shares.min() > 0

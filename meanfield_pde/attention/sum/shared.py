@@ -60,6 +60,10 @@ class SharedSum:
         """How the last sums were computed, and the estimate by which this was chosen."""
         return str(self._sum.estimate)
 
+    def room(self) -> np.ndarray:
+        """Return an array for the log masses of all sources, which need then not be copied."""
+        return self._sum.sources.room()
+
     @timed("Attention sum")
     def load(self, log_masses: np.ndarray) -> None:
         """Take the log masses of all sources, for one sum. Collective."""

@@ -73,16 +73,18 @@ class Sources:
         self._group_log_mass = tuple(np.empty(len(box)) for box in self._boxes)
         self._group_mean = tuple(np.empty((3, len(box))) for box in self._boxes)
         self.largest = NO_MASS
+        self.release()
 
     def load(self, log_masses: np.ndarray, share: Share = alone) -> None:
         """Take the log masses of all points, in the order in which these were given.
 
         Args:
-            log_masses: of all points.
+            log_masses: of all points; what `room` returned, filled, is taken as it is.
             share: divides the summaries of the leaves, a row each, among ranks.
         """
-        self._given, self._sorted = np.full(self.count + 1, NO_MASS), np.empty(0)
-        np.maximum(log_masses, NO_MASS, out=self._given[:-1])
+        if log_masses is not self._room:
+            self.room()[:] = log_masses
+        np.maximum(self._given, NO_MASS, out=self._given)
         self.largest = float(self._given.max())
         log_mass, mean = self._group_log_mass, self._group_mean
         rows = share(self._summary, np.arange(self.leaves))
@@ -95,9 +97,15 @@ class Sources:
         summarise_leaves(self.points, (self._given, self._order), leaves, rows)
         return rows
 
+    def room(self) -> np.ndarray:
+        """Return an array for the log masses of all points, which need then not be copied."""
+        self._given, self._sorted = np.full(self.count + 1, NO_MASS), np.empty(0)
+        self._room = self._given[:-1]
+        return self._room
+
     def release(self) -> None:
         """Forget the log masses; sums are taken once others are loaded."""
-        self._given = self._sorted = np.empty(0)
+        self._given = self._sorted = self._room = np.empty(0)
 
     def log_masses(self) -> np.ndarray:
         """Return the log masses in the order of the tree; sorted when first asked for."""
