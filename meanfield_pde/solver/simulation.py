@@ -254,14 +254,14 @@ class Simulation:
         state = self.evolution.state
         rest = state.gathered().doubles
         arrays = {MASSES: rest if self.evolution.adapt is None else self.evolution.shown()}
-        places = self._place(self.evolution, MASSES)
-        arrays |= places | arrays_to_save(self.evolution, self.store)
+        arrays |= self._place(self.evolution, MASSES)
+        cold: dict[str, np.ndarray] = {}
         both: Overlay | None = None
         if self.zero is not None:
-            arrays[ZERO_MASSES] = self.zero.shown()
+            cold[ZERO_MASSES] = self.zero.shown()
             places = self._place(self.zero, ZERO_MASSES)
-            arrays |= {ZERO + name: array for name, array in places.items()}
-            both = self._on_common_cells(arrays)
+            cold |= {ZERO + name: array for name, array in places.items()}
+            both = self._on_common_cells(arrays | cold)
         layer = acting(self.attention, self.evolution.time)
         if self.diagnostics.volumes is not self.evolution.equation.volumes:
             self.diagnostics = self._diagnostics(layer)
@@ -270,7 +270,8 @@ class Simulation:
         distances: dict[str, float] = {}
         if self.distances is not None:
             self._spent_on("output")
-            distances = on_root(self.comm, self._row_of_distances, self.distances, arrays, both)
+            given = self.distances, arrays | cold, both
+            distances = on_root(self.comm, self._row_of_distances, *given)
             self._spent_on("distances")
         saved = Snapshot(
             arrays[MASSES],
@@ -286,6 +287,7 @@ class Simulation:
         row = row_of(self.observables, saved)
         if self.rows:  # the columns of a run that an earlier version began stay as they are
             row = {name: row.get(name, math.nan) for name in self.rows[0]}
+        arrays |= arrays_to_save(self.evolution, self.store) | cold
         self.store.append(self.evolution.time, arrays, row)
         self.rows.append(row)
 
