@@ -21,9 +21,9 @@ from meanfield_pde.mesh.surface import Surface
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.support.timings import timed
 
-# Bytes of all cells that a rank receives at once: arrays of a million cells go in one piece, and
-# beside those of ten million there is not another of their size.
-_AT_ONCE = 1 << 24
+# Bytes of all cells that a rank receives at once: the log masses of 40,000 cells go in one piece,
+# and beside those of ten million there is not another array of their size.
+_AT_ONCE = 1 << 20
 
 
 class FiniteVolumes:
