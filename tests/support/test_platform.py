@@ -213,7 +213,7 @@ def test_what_a_large_mesh_needs_is_said_before_it_is_made(
         monkeypatch.setattr("meanfield_pde.experiments.cost.free_memory", lambda free=free: free)
         _, err = main("run", case, *shown, "--output", case.with_suffix(""))
         said = err.splitlines()
-        assert "32.6 GB, 3220 bytes a cell; " in said[0]
+        assert "25.7 GB, 2535 bytes a cell; " in said[0]
         assert "no mesh" in said[1]
 
 

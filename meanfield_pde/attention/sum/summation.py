@@ -109,7 +109,7 @@ class AttentionSum:
         """Keep the scores of what this rank surveys, and of the tiles that it takes the sums of.
 
         Args:
-            tiles_of: these, if tiles are dealt in runs of so many.
+            tiles_of: these, by the length of the runs in which tiles are dealt.
         """
         dealt = [tiles_of(run) for run in sorted({1, *(one.tiles for one in self._expansions)})]
         surveyed = [one.tiles_of(self._surveyed(one)) for one in self._expansions]
