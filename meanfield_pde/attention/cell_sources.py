@@ -72,14 +72,21 @@ class CellSources:
         wide = points[self._wide].reshape(-1, volumes.dimension)
         return np.concatenate([wide, centre[~self._wide]])
 
-    def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
-        """Those of the points, for those of own cells. Collective."""
+    def log_masses(self, log_masses: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Those of the points, for those of own cells. Collective.
+
+        Args:
+            log_masses: of own cells.
+            out: where they are written if there is no noise.
+        """
         wide = self._wide
         if wide is not None and not wide.any():
             return self._volumes.gather(log_masses)
         # Each rank makes those of its own cells.
         shares = self._fits.shares_for(log_masses)
-        found = self._volumes.gather(log_masses[:, None] + np.log(shares))
+        given = log_masses[:, None] + np.log(shares)
         if wide is None:
-            return found.ravel()
+            found = self._volumes.gather(given, out)
+            return found.ravel() if out is None else out
+        found = self._volumes.gather(given)
         return np.concatenate([found[wide].ravel(), self._volumes.gather(log_masses)[~wide]])

@@ -91,19 +91,31 @@ class MemoryStore(Store):
     def __init__(self) -> None:
         super().__init__()
         self._saved: list[dict[str, np.ndarray]] = []
+        self._names: list[str] = []
 
     def append(self, time: float, arrays: Arrays, row: Row | None = None) -> None:
-        """Keep the arrays themselves; rows are kept by who appends."""
+        """Keep the arrays themselves; rows are kept by who appends.
+
+        Log masses that say no more than the masses are made again when they are read.
+        """
+        kept = dict(arrays)
+        if LOG_MASSES in kept and np.array_equal(_log(kept[MASSES]), kept[LOG_MASSES]):
+            del kept[LOG_MASSES]
+        if not self._saved:
+            self._names = list(arrays)
         self.times.append(time)
-        self._saved.append(dict(arrays))
+        self._saved.append(kept)
 
     def read(self, index: int, name: str = MASSES) -> np.ndarray:
         """The array as it was appended."""
-        return self._saved[index][name]
+        saved = self._saved[index]
+        if name == LOG_MASSES and name in self._names and name not in saved:
+            return _log(saved[MASSES])
+        return saved[name]
 
     def names(self) -> list[str]:
         """Names of the arrays at the first time."""
-        return list(self._saved[0]) if self._saved else []
+        return self._names if self._saved else []
 
     def truncate(self, count: int) -> None:
         """Forget all but the first `count` times."""
@@ -111,3 +123,8 @@ class MemoryStore(Store):
 
     def finish(self) -> None:
         """Nothing is left to be done."""
+
+
+def _log(masses: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(masses)

@@ -93,22 +93,28 @@ def usable_mesh(mesh: dolfinx_mesh.Mesh) -> dolfinx_mesh.Mesh:
 
 def gathered_surface(mesh: dolfinx_mesh.Mesh, numbers: Numbering) -> Surface:
     """The whole mesh in its own order; vertices and cells are those of rank 0. Collective."""
+    geometry = mesh.geometry
     own = slice(0, mesh.topology.index_map(mesh.topology.dim).size_local)
+    # Each vertex comes once, from the rank that owns it.
+    place = np.full(geometry.index_map().size_local, -1, dtype=np.int32)
+    mine = numbers.nodes < len(place)
+    place[numbers.nodes[mine]] = numbers.vertices[mine]
+    used = np.flatnonzero(place >= 0)
     found = mesh.comm.gather(
         (
-            numbers.cells[own],
-            numbers.vertices[own],
-            mesh.geometry.x[numbers.nodes[own], : mesh.geometry.dim],
+            numbers.cells[own].astype(np.int32),
+            numbers.vertices[own].astype(np.int32),
+            place[used],
+            geometry.x[used, : geometry.dim],
         )
     )
     if found is None:
         shape = (0, numbers.vertices.shape[1])
         return Surface(np.zeros(shape), np.zeros(shape, dtype=np.int64))
-    places, vertices, corners = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    points = np.zeros((numbers.vertex_count, corners.shape[-1]))
-    points[vertices] = corners
-    cells = np.empty_like(vertices)
-    cells[places] = vertices
+    points = np.zeros((numbers.vertex_count, geometry.dim))
+    cells = np.empty((numbers.cell_count, numbers.vertices.shape[1]), dtype=np.int64)
+    for places, vertices, nodes, positions in found:
+        cells[places], points[nodes] = vertices, positions
     return Surface(points, cells)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -33,13 +35,52 @@ class Cells:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The four arrays by name."""
-        return dict(vars(self))
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def of(cls, volumes: FiniteVolumes) -> Cells:
-        """Gather the cells of all ranks. Collective."""
-        own = slice(0, volumes.owned)
-        points, corners = volumes.centre[own], volumes.cell_points[own]
-        spread = geometry.cell_spread(corners, points)
-        arrays = (points, volumes.volume[own], spread, corners)
-        return cls(*(volumes.gather(array) for array in arrays))
+        """Those of a mesh. Collective."""
+        return _CellsOfMesh(volumes)
+
+
+class _CellsOfMesh(Cells):
+    """Arrays that are made when they are asked for, which a run does not on every rank.
+
+    Kept are the numbers of corners, 12 bytes a cell of the sphere, where the arrays are 112.
+    """
+
+    def __init__(self, volumes: FiniteVolumes) -> None:
+        self._places = volumes.vertices
+        self._numbers = volumes.gather(volumes.cell_vertices[: volumes.owned])
+
+    @property
+    def dimension(self) -> int:
+        """Dimension d of the surrounding space."""
+        return int(self._places.shape[1])
+
+    @cached_property
+    def points(self) -> np.ndarray:
+        return np.concatenate([_centres(corners) for corners in self._parts()])
+
+    @cached_property
+    def volumes(self) -> np.ndarray:
+        return np.concatenate([geometry.cell_volume(corners) for corners in self._parts()])
+
+    @cached_property
+    def spread(self) -> np.ndarray:
+        return np.concatenate(
+            [geometry.cell_spread(corners, _centres(corners)) for corners in self._parts()]
+        )
+
+    @property
+    def vertices(self) -> np.ndarray:
+        return self._places[self._numbers]
+
+    def _parts(self) -> Iterator[np.ndarray]:
+        """The corners of all cells, some at a time."""
+        for part in geometry.chunks(len(self._numbers)):
+            yield self._places[self._numbers[part]]
+
+
+def _centres(corners: np.ndarray) -> np.ndarray:
+    return geometry.normalised(geometry.cell_mean(corners))

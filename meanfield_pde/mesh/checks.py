@@ -5,6 +5,8 @@ it, and that the geodesic cells together are the whole circle or sphere, once:
 
     sum over cells of |cell|  =  2 pi  or  4 pi.
 
+One rank looks at the whole mesh, some cells at a time: it must not take more than its run will.
+
 Where this fails the error names the vertex, the facet or the cell, numbered from 0 as in the file.
 """
 
@@ -15,7 +17,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from meanfield_pde.errors import InputError
-from meanfield_pde.mesh.geometry import cell_volume
+from meanfield_pde.mesh.geometry import cell_volume, chunks
 from meanfield_pde.mesh.surface import Surface
 from meanfield_pde.support.checks import OFF_SPHERE
 
@@ -111,10 +113,13 @@ def _check_cells(surface: Surface, name: str) -> None:
     points, cells = surface.points, surface.cells
     d = cells.shape[1]
     pairs = [(0, 1)] if d == 2 else [(1, 2), (2, 0), (0, 1)]
-    corners = points[cells]
-    chords = np.stack([np.linalg.norm(corners[:, i] - corners[:, j], axis=1) for i, j in pairs])
-    # 2 - |a - b| is useless near an antipodal pair; |a + b| is exact there.
-    gaps = np.stack([np.linalg.norm(corners[:, i] + corners[:, j], axis=1) for i, j in pairs])
+    chords, gaps = np.empty((len(pairs), len(cells))), np.empty((len(pairs), len(cells)))
+    for part in chunks(len(cells)):
+        corners = points[cells[part]]
+        for k, (i, j) in enumerate(pairs):
+            # 2 - |a - b| is useless near an antipodal pair; |a + b| is exact there.
+            chords[k, part] = np.linalg.norm(corners[:, i] - corners[:, j], axis=1)
+            gaps[k, part] = np.linalg.norm(corners[:, i] + corners[:, j], axis=1)
     short = np.flatnonzero((chords <= _SHORT_EDGE * chords.mean()).any(axis=0))
     if len(short):
         cell = short[0]
@@ -134,7 +139,8 @@ def _check_cells(surface: Surface, name: str) -> None:
         # where |a x b| = |a - b| |a + b| / 2. Small for slivers and for hemispheres alike.
         rows = np.arange(len(cells))
         base = chords.argmax(axis=0)
-        height = np.abs(_determinant(corners)) / (longest * gaps[base, rows] / 2)
+        determinant = [_determinant(points[cells[part]]) for part in chunks(len(cells))]
+        height = np.abs(np.concatenate(determinant)) / (longest * gaps[base, rows] / 2)
         thin = np.flatnonzero(height < _FLAT_TRIANGLE * longest)
         if len(thin):
             raise InputError(
@@ -145,13 +151,13 @@ def _check_cells(surface: Surface, name: str) -> None:
 
 def _facet_pairs(surface: Surface, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The facets, the two cells of each, and the vertex of each cell that is not on the facet."""
-    cells = surface.cells
+    cells = surface.cells.astype(np.int32)  # as are all numbers of cells and vertices
     d = cells.shape[1]
     # Facet k of a cell is opposite its vertex k.
     sides = np.stack([np.delete(cells, k, axis=1) for k in range(d)], axis=1).reshape(-1, d - 1)
-    sides = np.sort(sides, axis=1)
-    key = sides[:, 0] if d == 2 else sides[:, 0] * len(surface.points) + sides[:, 1]
-    order = np.argsort(key, kind="stable")
+    sides.sort(axis=1)
+    key = sides[:, 0] if d == 2 else sides @ np.array([len(surface.points), 1])
+    order = np.argsort(key, kind="stable").astype(np.int32)
     start = np.flatnonzero(np.diff(key[order], prepend=-1))
     count = np.diff(start, append=len(key))
     wrong = np.flatnonzero(count != 2)
@@ -195,8 +201,12 @@ def _check_cover(
     """
     points, cells = surface.points, surface.cells
     d = cells.shape[1]
-    side = [_determinant(points[np.column_stack([facets, opposite[:, k]])]) > 0 for k in range(2)]
-    folded = np.flatnonzero(side[0] == side[1])
+    same = np.empty(len(facets), dtype=bool)
+    for part in chunks(len(facets)):
+        corners = (np.column_stack([facets[part], opposite[part, k]]) for k in range(2))
+        first, second = (_determinant(points[corner]) > 0 for corner in corners)
+        same[part] = first == second
+    folded = np.flatnonzero(same)
     if len(folded):
         first, second = neighbours[folded[0]]
         vertices = " and ".join(_vertex(surface, vertex) for vertex in facets[folded[0]])
@@ -204,7 +214,8 @@ def _check_cover(
             f"{name}: cells {first} and {second} overlap: the mesh is folded along their facet of "
             f"{vertices} ({len(folded)} facet{'' if len(folded) == 1 else 's'} folded)"
         )
-    covered = cell_volume(points[cells]).sum() / (2 * np.pi * (d - 1))
+    volumes = [cell_volume(points[cells[part]]) for part in chunks(len(cells))]
+    covered = np.concatenate(volumes).sum() / (2 * np.pi * (d - 1))
     if abs(covered - 1) > _MEASURE_TOLERANCE:
         raise InputError(
             f"{name}: the cells cover the {'circle' if d == 2 else 'sphere'} {covered:.9g} times, "

@@ -14,7 +14,7 @@ from meanfield_pde.mesh import geometry
 # Vertices that enter the mean along an edge: on a regular mesh its ends and all next to them.
 _STENCIL = 10
 # Room for more of them at the same distance as the last: with 320 to 20,480 cells of an icosphere
-# there is one at most (`FiniteVolumes.facet_stencils`); what has more is cut off.
+# there is one at most; what has more is cut off.
 _SPARE = 6
 # Distances this near to each other, relatively, are the same: symmetric meshes have such.
 _TIE = 1e-6
@@ -32,38 +32,19 @@ class Facets(Protocol):
     dimension: int
     vertices: np.ndarray
     facet_vertices: np.ndarray
-    facet_midpoint: np.ndarray
     facet_length: np.ndarray
     facet_conormal: np.ndarray
 
-    @property
-    def facet_stencils(self) -> Stencils:
-        """The vertices next to the facets."""
-
-
-def facet_mean_operator(mesh: Facets) -> scipy.sparse.csr_array:
-    """The matrix that takes values at all vertices to their means along this rank's facets.
-
-    On the sphere the mean of the two ends has an error of length^2 / 12 times the second
-    derivative, which would dominate the error of the whole scheme. The weights of the nearest
-    vertices are the least change of (1/2, 1/2) that is exact for all polynomials of degree 2 in
-    the tangent plane: C w = r with rows of C the monomials, w = w_0 + C^+ (r - C w_0).
-    """
-    ends = mesh.facet_vertices
-    shape = (len(ends), len(mesh.vertices))
-    if mesh.dimension == 2:
-        return scipy.sparse.csr_array(
-            (np.ones(len(ends)), ends[:, 0], np.arange(len(ends) + 1)), shape
-        )
-    stencils = mesh.facet_stencils
-    used = stencils.weights != 0
-    pointers = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
-    return scipy.sparse.csr_array((stencils.weights[used], stencils.near[used], pointers), shape)
-
 
 @dataclass(frozen=True, eq=False)
-class Stencils:
-    """The vertices next to the facets of this rank, and their weights.
+class FacetMeans:
+    """The means along the facets of this rank of values at vertices.
+
+    On the circle a facet is a vertex. On the sphere the mean of the two ends has an error of
+    length^2 / 12 times the second derivative, which would dominate the error of the whole scheme.
+    The weights of the nearest vertices are the least change of (1/2, 1/2) that is exact for all
+    polynomials of degree 2 in the tangent plane: C w = r with rows of C the monomials, w = w_0 +
+    C^+ (r - C w_0).
 
     A row is a function of the positions of its vertices alone, taken in the order of their numbers.
     So where the vertices of two meshes come in the same order, as those of forests do, and none
@@ -71,46 +52,43 @@ class Stencils:
 
     Attributes:
         vertices: of the whole mesh.
-        ends: numbers of the two ends of each facet.
-        near: numbers of the vertices next to it.
-        weights: their weights, 0 where a row has fewer vertices than there is room for.
-        reach: how far from the middle of the facet they lie.
+        numbers: of those that the means of this rank are taken of, and of the ends of its facets.
+        ends: of each facet, as places among these.
+        matrix: takes values at these vertices to the means, facets x numbers; it has no zeros.
+        reach: how far from the middle of each facet its vertices lie.
     """
 
     vertices: np.ndarray
+    numbers: np.ndarray
     ends: np.ndarray
-    near: np.ndarray
-    weights: np.ndarray
+    matrix: scipy.sparse.csr_array
     reach: np.ndarray
 
     @classmethod
-    def of(cls, mesh: Facets, before: Stencils | None = None) -> Stencils:
-        """Those of a mesh, taken over from the mesh before where they are the same."""
-        size = min(_STENCIL + _SPARE, len(mesh.vertices))
-        facets = len(mesh.facet_vertices)
-        near = np.empty((facets, size), dtype=np.int32)
-        weights, reach = np.empty((facets, size)), np.empty(facets)
-        missing = np.ones(facets, dtype=bool)
-        if before is not None and before.near.shape[1] == size:
-            number, rows, old = before.kept(mesh)
-            near[rows], weights[rows] = number[before.near[old]], before.weights[old]
-            reach[rows] = before.reach[old]
-            missing[rows] = False
-        tree = scipy.spatial.cKDTree(mesh.vertices)
-        wanted = np.flatnonzero(missing)
-        for part in np.split(wanted, range(_CHUNK, len(wanted), _CHUNK)):
-            near[part], weights[part], reach[part] = _stencils(mesh, tree, part, size)
-        return cls(mesh.vertices, mesh.facet_vertices, near, weights, reach)
+    def of(cls, mesh: Facets, before: FacetMeans | None = None) -> FacetMeans:
+        """Those of a mesh, with rows taken over from the mesh before where they are the same."""
+        ends, count = mesh.facet_vertices, len(mesh.vertices)
+        reach = np.zeros(len(ends))
+        if mesh.dimension == 2:
+            matrix = _matrix(np.ones(len(ends)), ends[:, 0], np.arange(len(ends) + 1), count)
+        else:
+            matrix = _rows(mesh, before, reach)
+        used, place = np.zeros(count, dtype=bool), np.empty(count, dtype=np.int32)
+        used[matrix.indices] = used[ends] = True
+        numbers = np.flatnonzero(used)
+        place[numbers] = np.arange(len(numbers))
+        matrix = _matrix(matrix.data, place[matrix.indices], matrix.indptr, len(numbers))
+        return cls(mesh.vertices, numbers, place[ends], matrix, reach)
 
     def kept(self, mesh: Facets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """New numbers of the vertices, -1 if gone, and rows of a new mesh that are rows of this."""
+        """New numbers of the `numbers`, -1 if gone; rows of a new mesh that are rows of this."""
         count = len(mesh.vertices)
         points, place = geometry.distinct(np.concatenate([mesh.vertices, self.vertices]))
         number, known = np.full(len(points), -1), np.zeros(len(points), dtype=bool)
         number[place[:count]] = np.arange(count)
         known[place[count:]] = True
         changed = points[(number < 0) | ~known]
-        number = number[place[count:]]
+        number = number[place[count:]][self.numbers]
         # Facets are known by their ends.
         ends = np.sort(number[self.ends], axis=1)
         old = np.flatnonzero(ends[:, 0] >= 0)
@@ -121,7 +99,7 @@ class Stencils:
         rows = np.flatnonzero(names[at] == wanted) if len(names) else np.zeros(0, dtype=np.int64)
         old = old[at[rows]] if len(names) else rows
         if len(changed):
-            middle = mesh.facet_midpoint[rows]
+            middle = _middles(mesh, rows)
             far = self.reach[old] * (1 + _TIE)
             bound = far.max(initial=0.0)
             gap, _ = scipy.spatial.cKDTree(changed).query(middle, distance_upper_bound=bound)
@@ -129,12 +107,48 @@ class Stencils:
         return number, rows, old
 
 
+def _rows(mesh: Facets, before: FacetMeans | None, reach: np.ndarray) -> scipy.sparse.csr_array:
+    """The matrix of a mesh of the sphere, facets x all vertices; writes how far its rows reach."""
+    count = len(mesh.vertices)
+    size = min(_STENCIL + _SPARE, count)
+    rows, parts = np.empty(0, dtype=np.int64), []
+    if before is not None and len(before.vertices) >= size:
+        number, rows, old = before.kept(mesh)
+        same = before.matrix[old]
+        parts.append(_matrix(same.data, number[same.indices], same.indptr, count))
+        reach[rows] = before.reach[old]
+    missing = np.ones(len(reach), dtype=bool)
+    missing[rows] = False
+    tree, wanted = scipy.spatial.cKDTree(mesh.vertices), np.flatnonzero(missing)
+    for part in np.split(wanted, range(_CHUNK, len(wanted), _CHUNK)):
+        near, weights, reach[part] = _stencils(mesh, tree, part, size)
+        used = weights != 0
+        pointers = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
+        parts.append(_matrix(weights[used], near[used], pointers, count))
+    found = scipy.sparse.vstack(parts, format="csr")
+    # Rows that were taken over come first.
+    return found[np.argsort(np.concatenate([rows, wanted]))] if len(rows) else found
+
+
+def _matrix(
+    data: np.ndarray, columns: np.ndarray, pointers: np.ndarray, width: int
+) -> scipy.sparse.csr_array:
+    """A matrix with its entries row by row; 32-bit numbers, which are a fourth of its bytes."""
+    numbers = columns.astype(np.int32, copy=False), pointers.astype(np.int32, copy=False)
+    return scipy.sparse.csr_array((data, *numbers), (len(pointers) - 1, width))
+
+
+def _middles(mesh: Facets, part: np.ndarray) -> np.ndarray:
+    """The middles of some facets, on the sphere."""
+    return geometry.normalised(mesh.vertices[mesh.facet_vertices[part]].mean(axis=1))
+
+
 def _stencils(
     mesh: Facets, tree: scipy.spatial.cKDTree, part: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The vertices next to some facets, their weights, and how far away they are."""
-    ends = mesh.facet_vertices[part]
-    distance, near = tree.query(mesh.facet_midpoint[part], k=size)
+    ends, middle = mesh.facet_vertices[part], _middles(mesh, part)
+    distance, near = tree.query(middle, k=size)
     # All vertices as far away as the last one belong in, or none would: which of them comes first
     # is a matter of their numbers.
     reach = distance[:, min(_STENCIL, size) - 1] * (1 + _TIE)
@@ -143,7 +157,7 @@ def _stencils(
     near, inside = np.take_along_axis(near, order, 1), np.take_along_axis(inside, order, 1)
     near = np.where(inside, near, near[:, :1])
     at_end = (near[:, :, None] == ends[:, None, :]).any(axis=2) & inside
-    middle = mesh.facet_midpoint[part, None]
+    middle = middle[:, None]
     length = mesh.facet_length[part, None]
     conormal = mesh.facet_conormal[part, None]
     arrow = geometry.tangent_vector(middle, mesh.vertices[near])

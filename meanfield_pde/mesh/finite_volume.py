@@ -11,16 +11,20 @@ import math
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse
 from dolfinx import fem, la
 from dolfinx import mesh as dolfinx_mesh
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh import geometry
 from meanfield_pde.mesh.clipping import split
-from meanfield_pde.mesh.facet_means import Stencils, facet_mean_operator
+from meanfield_pde.mesh.facet_means import FacetMeans
+from meanfield_pde.mesh.surface import Surface
 from meanfield_pde.support.ranks import shared_errors
 from meanfield_pde.support.timings import timed
+
+# Bytes of all cells that a rank receives at once: the log masses of 40,000 cells go in one piece,
+# and beside those of ten million there is not another array of their size.
+_AT_ONCE = 1 << 20
 
 
 class FiniteVolumes:
@@ -32,7 +36,7 @@ class FiniteVolumes:
         owned: number of own cells.
         global_cells: number of cells of the whole mesh.
         index_map: who owns which cell.
-        cell_vertices, cell_points: input numbers and positions of the vertices of each cell.
+        cell_vertices: input numbers of the vertices of each cell.
         vertices: all vertices of the whole mesh in input order, on every rank.
         volume: of own and ghost cells.
         cell_mean: mean position over each own and ghost cell.
@@ -42,9 +46,7 @@ class FiniteVolumes:
         neighbours: the cell across facet i of each own cell.
         neighbour_facets: the place of that facet among the facets of the neighbour.
         facet_vertices: input numbers of the vertices of each facet.
-        facet_points: the vertices themselves.
         facet_length, facet_conormal: geodesic length and unit conormal.
-        facet_midpoint: the middle of each facet, on the sphere.
         input_cells: place in the mesh's input of each own and ghost cell.
     """
 
@@ -65,9 +67,9 @@ class FiniteVolumes:
                 "the mesh must be of arcs in the plane or triangles in space, got cells of "
                 f"dimension {topology.dim} in {d} dimensions"
             )
-        self._stencils_before: Stencils | None = None
+        self._means_before: FacetMeans | None = None
         if before is not None:  # at zero temperature nobody has asked for them
-            self._stencils_before = vars(before).get("facet_stencils")
+            self._means_before = vars(before).get("facet_means")
         cell_map = topology.index_map(d - 1)
         self.index_map = cell_map
         self.owned = cell_map.size_local
@@ -79,15 +81,15 @@ class FiniteVolumes:
         cell_nodes = mesh.geometry.dofmaps[0][:local]
         order = np.argsort(nodes[cell_nodes], axis=1)
         cell_nodes = np.take_along_axis(cell_nodes, order, axis=1)
-        self.cell_vertices = nodes[cell_nodes]
-        self.cell_points = positions[cell_nodes]
-        self.volume = geometry.cell_volume(self.cell_points)
-        self.cell_mean = geometry.cell_mean(self.cell_points)
-        self.centre = geometry.normalised(self.cell_mean)
-        self._build_facets(nodes, positions)
+        self.cell_vertices = nodes[cell_nodes].astype(np.int32)
         self._gather_maps(nodes, positions)
+        corners = self.cell_points
+        self.volume = geometry.cell_volume(corners)
+        self.cell_mean = geometry.cell_mean(corners)
+        self.centre = geometry.normalised(self.cell_mean)
+        self._build_facets(nodes)
 
-    def _build_facets(self, nodes: np.ndarray, positions: np.ndarray) -> None:
+    def _build_facets(self, nodes: np.ndarray) -> None:
         d, topology = self.dimension, self.mesh.topology
         topology.create_entities(d - 2)
         topology.create_connectivity(d - 2, d - 1)
@@ -112,24 +114,20 @@ class FiniteVolumes:
         facet_nodes = dolfinx_mesh.entities_to_geometry(
             self.mesh, d - 2, facets.astype(np.int32)
         ).reshape(len(facets), d - 1)
-        order = np.argsort(nodes[facet_nodes], axis=1)
-        facet_nodes = np.take_along_axis(facet_nodes, order, axis=1)
-        self.facet_vertices = nodes[facet_nodes]
-        self.facet_points = facet_points = positions[facet_nodes]
-        self.facet_length, conormal = geometry.facet_conormal(facet_points)
+        self.facet_vertices = np.sort(nodes[facet_nodes], axis=1).astype(np.int32)
+        self.facet_length, conormal = geometry.facet_conormal(self.facet_points)
         across = self.cell_mean[cells[:, 1]] - self.cell_mean[cells[:, 0]]
         self.facet_conormal = conormal * np.sign((conormal * across).sum(axis=1))[:, None]
-        self.facet_midpoint = geometry.normalised(facet_points.mean(axis=1))
 
         # In each of its two cells a facet has the number of the vertex that is opposite to it.
         opposite = (
             ~(self.cell_vertices[cells][..., None] == self.facet_vertices[:, None, None, :]).any(-1)
         ).argmax(axis=2)
         self.cell_facets = np.full((self.owned, d), -1, dtype=np.int32)
-        self.cell_signs = np.zeros((self.owned, d))
+        self.cell_signs = np.zeros((self.owned, d), dtype=np.int8)
         self.neighbours = np.full((self.owned, d), -1, dtype=np.int32)
         self.neighbour_facets = np.full((self.owned, d), -1, dtype=np.int32)
-        for side, sign in ((0, 1.0), (1, -1.0)):
+        for side, sign in ((0, 1), (1, -1)):
             own = np.flatnonzero(cells[:, side] < self.owned)
             place = (cells[own, side], opposite[own, side])
             self.cell_facets[place] = own
@@ -141,12 +139,28 @@ class FiniteVolumes:
     def _gather_maps(self, nodes: np.ndarray, positions: np.ndarray) -> None:
         self.global_cells = int(self.index_map.size_global)
         self._counts = np.array(self.comm.allgather(self.owned))
-        self._input_order = np.concatenate(self.comm.allgather(self.input_cells[: self.owned]))
+        own = self.input_cells[: self.owned].astype(np.int32)
+        self._input_order = np.concatenate(self.comm.allgather(own))
         vertex_map = self.mesh.geometry.index_map()
         own_nodes = vertex_map.size_local
         self.vertices = np.empty((vertex_map.size_global, self.dimension))
         numbers = np.concatenate(self.comm.allgather(nodes[:own_nodes]))
         self.vertices[numbers] = np.concatenate(self.comm.allgather(positions[:own_nodes]))
+
+    @property
+    def cell_points(self) -> np.ndarray:
+        """The vertices of each own and ghost cell, cells x d x d."""
+        return self.vertices[self.cell_vertices]
+
+    @property
+    def facet_points(self) -> np.ndarray:
+        """The vertices of each facet, facets x (d - 1) x d."""
+        return self.vertices[self.facet_vertices]
+
+    @property
+    def facet_midpoint(self) -> np.ndarray:
+        """The middle of each facet, on the sphere."""
+        return geometry.normalised(self.facet_points.mean(axis=1))
 
     @cached_property
     def space(self) -> fem.FunctionSpace:
@@ -166,33 +180,47 @@ class FiniteVolumes:
         return np.asarray(outward.sum(axis=2) / self.volume[: self.owned, None])
 
     @cached_property
-    def facet_stencils(self) -> Stencils:
-        """The vertices next to the facets of a sphere, and their weights."""
-        before, self._stencils_before = self._stencils_before, None
-        return Stencils.of(self, before)
-
-    @cached_property
-    def facet_means(self) -> scipy.sparse.csr_array:
-        """The matrix that takes values at all vertices to their means along facets."""
-        return facet_mean_operator(self)
+    def facet_means(self) -> FacetMeans:
+        """The means along facets of values at vertices."""
+        before, self._means_before = self._means_before, None
+        return FacetMeans.of(self, before)
 
     def new_vector(self, block: int = 1) -> la.Vector:
         """A vector with `block` numbers for each own and ghost cell."""
         return la.vector(self.index_map, block)
 
-    def gather(self, values: np.ndarray) -> np.ndarray:
-        """The values of all cells in input order, on every rank, from those of own cells."""
+    def gather(self, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The values of all cells in input order, on every rank, from those of own cells.
+
+        Args:
+            values: of own cells, along the first axis.
+            out: where they are written; another array if left out.
+        """
         values = np.ascontiguousarray(values)
+        shape = (self.global_cells, *values.shape[1:])
+        result = np.empty(shape, values.dtype) if out is None else out.reshape(shape)
         if self.comm.size == 1:
-            result = np.empty_like(values)
             result[self._input_order] = values
             return result
         width = int(np.prod(values.shape[1:], dtype=int))
-        received = np.empty((self.global_cells, *values.shape[1:]), dtype=values.dtype)
-        self.comm.Allgatherv(values, [received, self._counts * width])
-        result = np.empty_like(received)
-        result[self._input_order] = received
+        pieces = -(-result.nbytes // _AT_ONCE)
+        first = np.cumsum(self._counts) - self._counts
+        for piece in range(pieces):
+            begin, end = self._counts * piece // pieces, self._counts * (piece + 1) // pieces
+            counts = end - begin
+            received = np.empty((counts.sum(), *values.shape[1:]), dtype=values.dtype)
+            own = values[begin[self.comm.rank] : end[self.comm.rank]]
+            self.comm.Allgatherv(own, [received, counts * width])
+            parts = [
+                self._input_order[a:b] for a, b in zip(first + begin, first + end, strict=True)
+            ]
+            result[np.concatenate(parts)] = received
         return result
+
+    def surface(self) -> Surface:
+        """The whole mesh, on every rank. Collective."""
+        cells = self.gather(self.cell_vertices[: self.owned])
+        return Surface(self.vertices, cells.astype(np.int64))
 
     def integrate(
         self,

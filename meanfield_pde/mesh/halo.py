@@ -41,7 +41,7 @@ class Halo:
             self.ghosts = np.empty((2, 0))
             return
         own = volumes.input_cells[: volumes.owned]
-        beside = volumes.gather(volumes.input_cells[volumes.neighbours])
+        beside = volumes.gather(volumes.input_cells[volumes.neighbours].astype(np.int32))
         number = np.full(len(beside), -1, dtype=np.int32)
         number[own] = np.arange(len(own))
         found = [own]
@@ -57,7 +57,7 @@ class Halo:
 
     def _plan(self, wanted: np.ndarray, own: np.ndarray, volumes: FiniteVolumes) -> None:
         """Find out which own cells other ranks want, and whose the wanted ones are."""
-        owner = volumes.gather(np.full(self._owned, self._comm.rank))[wanted]
+        owner = volumes.gather(np.full(self._owned, self._comm.rank, dtype=np.int32))[wanted]
         self._order = np.argsort(owner, kind="stable")
         parts = np.bincount(owner, minlength=self._comm.size)
         asked = self._comm.alltoall(np.split(wanted[self._order], np.cumsum(parts)[:-1]))

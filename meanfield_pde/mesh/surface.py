@@ -19,7 +19,7 @@ import numpy as np
 from meanfield_pde.errors import InputError
 from meanfield_pde.support.arguments import typed
 from meanfield_pde.support.checks import numbers, real, whole
-from meanfield_pde.support.memory import check_fits
+from meanfield_pde.support.memory import check_fits, give_back_freed
 
 if TYPE_CHECKING:  # the arrays need none of it: see `_lazy`
     import basix.ufl
@@ -197,6 +197,7 @@ def build_mesh(surface: Surface, comm: MPI.Comm = MPI.COMM_WORLD) -> dolfinx_mes
     import ufl
     from dolfinx import mesh as dolfinx_mesh
 
+    give_back_freed()
     dimension = surface.dimension
     points = surface.points if comm.rank == 0 else np.zeros((0, dimension))
     cells = surface.cells if comm.rank == 0 else np.zeros((0, dimension))

@@ -58,9 +58,7 @@ class FieldWriter(Observer):
     def started(self, simulation: Simulation) -> None:
         """Prepare the mesh, and write again what was saved before a restart. Collective."""
         self._moves = simulation.evolution.adapt is not None
-        volumes = simulation.volumes
-        cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
-        self._take(Surface(volumes.vertices, cells))
+        self._take(simulation.volumes.surface())
         on_root(simulation.comm, self._begin, simulation)
 
     def saved(self, simulation: Simulation) -> None:

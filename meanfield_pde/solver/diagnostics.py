@@ -138,7 +138,9 @@ class Snapshot:
     def lyapunov(self) -> float:
         """∫ dist(x, E)^2 dmu; nan if there is no E."""
         squares = self.diagnostics.square_distance
-        return math.nan if squares is None else float(self.masses @ squares)
+        if squares is None:
+            return math.nan
+        return float(self.masses @ self.diagnostics.volumes.gather(squares))
 
     @property
     def free_energy(self) -> float:
@@ -189,11 +191,10 @@ class Diagnostics:
 
     Attributes:
         volumes: the mesh they are for.
-        volume: of all cells.
         second: the means of x_i x_j over each own cell.
         fits: of log rho in each own cell.
         pairs: the indices i, j of the second moments.
-        square_distance: mean over each cell of dist(x, E)^2, or None.
+        square_distance: mean over each own cell of dist(x, E)^2, or None.
     """
 
     def __init__(
@@ -207,7 +208,6 @@ class Diagnostics:
         self.volumes = volumes
         self._tolerance = tolerance
         own = slice(0, volumes.owned)
-        self.volume = volumes.gather(volumes.volume[own])
         self.pairs = moment_pairs(volumes.dimension)
         corners = volumes.cell_points[own]
         edges = geometry.geodesic_distance(corners, np.roll(corners, 1, axis=1))
@@ -225,7 +225,7 @@ class Diagnostics:
         projection = projection or ProjectionLimit(layer)
         self.square_distance: np.ndarray | None = None
         if projection.dimension == volumes.dimension:  # every point lies in E
-            self.square_distance = np.zeros(volumes.global_cells)
+            self.square_distance = np.zeros(volumes.owned)
         elif projection.exists:
             distance, corners = projection.distance_to_eigenspace, volumes.cell_points[own]
             # At the distance pi / 2 several points of E are nearest: the square has a kink there,
@@ -238,7 +238,7 @@ class Diagnostics:
                 away = away.reshape(corners.shape[:2]).min(axis=1)
                 smooth &= self._width < _NARROW_PART * away
             integral = volumes.integrate(lambda x: distance(x) ** 2, smooth=smooth, kink=kink)
-            self.square_distance = volumes.gather(integral / volumes.volume[own])
+            self.square_distance = integral / volumes.volume[own]
         self._energy_sums: list[tuple[float, SharedSum]] = []
         heads = layer.heads
         if all(0 < head.beta < math.inf for head in heads):
@@ -248,6 +248,11 @@ class Diagnostics:
                 scores = head.scores(centres)
                 inner = SharedSum(volumes.comm, centres, centres, scores, self._tolerance)
                 self._energy_sums.append((head.beta, inner))
+
+    @property
+    def volume(self) -> np.ndarray:
+        """Of all cells. Collective."""
+        return self.volumes.gather(self.volumes.volume[: self.volumes.owned])
 
     def products(self, points: np.ndarray) -> np.ndarray:
         """The products x_i x_j at points ... x d, in the order of `pairs`."""
@@ -268,8 +273,9 @@ class Diagnostics:
             return math.nan
         with np.errstate(divide="ignore"):
             log_masses = np.log(masses)
-        heads = [
-            np.logaddexp.reduce(log_masses + inner.log_partition(log_masses)) - math.log(2 * beta)
-            for beta, inner in self._energy_sums
-        ]
+        heads = []
+        for beta, inner in self._energy_sums:
+            inner.load(log_masses)
+            log_energy = np.logaddexp.reduce(log_masses + inner.log_partition())
+            heads.append(log_energy - math.log(2 * beta))
         return float(np.logaddexp.reduce(heads))

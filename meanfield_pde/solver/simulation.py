@@ -44,6 +44,7 @@ from meanfield_pde.solver.settings import (
 from meanfield_pde.solver.solution import Solution
 from meanfield_pde.solver.steadiness import Steadiness, SteadyWatch
 from meanfield_pde.solver.step_control import StepSettings
+from meanfield_pde.support.memory import give_back_freed
 from meanfield_pde.support.old_names import Columns, accept_old_keywords
 from meanfield_pde.support.ranks import on_root, shared_errors
 from meanfield_pde.support.threads import set_threads
@@ -75,7 +76,8 @@ _CALLS = ("started", "stepped", "saved", "finished")
 class Simulation:
     """One problem on one mesh: the state, and what has been saved of it so far.
 
-    It sets the number of threads that numba uses in this process.
+    It sets the number of threads that numba uses in this process, and has it give back what is
+    freed.
 
     Attributes:
         projection: the projection map of the attention, from which all predictions come.
@@ -111,6 +113,7 @@ class Simulation:
         self.attention = attention
         self.comm = mesh.comm
         self.threads = set_threads(mesh.comm, threads)
+        give_back_freed()
         self.volumes = FiniteVolumes(mesh)
         kind = Kind(noise > 0, mesh_settings is not None, compare)
         with shared_errors(mesh.comm):  # functions of the user's are called
@@ -250,15 +253,15 @@ class Simulation:
         """Add the present state to what has been saved. Collective."""
         state = self.evolution.state
         rest = state.gathered().doubles
-        arrays = {MASSES: self.evolution.shown()}
-        places = self._place(self.evolution, MASSES)
-        arrays |= places | arrays_to_save(self.evolution, self.store)
+        arrays = {MASSES: rest if self.evolution.adapt is None else self.evolution.shown()}
+        arrays |= self._place(self.evolution, MASSES)
+        cold: dict[str, np.ndarray] = {}
         both: Overlay | None = None
         if self.zero is not None:
-            arrays[ZERO_MASSES] = self.zero.shown()
+            cold[ZERO_MASSES] = self.zero.shown()
             places = self._place(self.zero, ZERO_MASSES)
-            arrays |= {ZERO + name: array for name, array in places.items()}
-            both = self._on_common_cells(arrays)
+            cold |= {ZERO + name: array for name, array in places.items()}
+            both = self._on_common_cells(arrays | cold)
         layer = acting(self.attention, self.evolution.time)
         if self.diagnostics.volumes is not self.evolution.equation.volumes:
             self.diagnostics = self._diagnostics(layer)
@@ -267,7 +270,8 @@ class Simulation:
         distances: dict[str, float] = {}
         if self.distances is not None:
             self._spent_on("output")
-            distances = on_root(self.comm, self._row_of_distances, self.distances, arrays, both)
+            given = self.distances, arrays | cold, both
+            distances = on_root(self.comm, self._row_of_distances, *given)
             self._spent_on("distances")
         saved = Snapshot(
             arrays[MASSES],
@@ -283,6 +287,7 @@ class Simulation:
         row = row_of(self.observables, saved)
         if self.rows:  # the columns of a run that an earlier version began stay as they are
             row = {name: row.get(name, math.nan) for name in self.rows[0]}
+        arrays |= arrays_to_save(self.evolution, self.store) | cold
         self.store.append(self.evolution.time, arrays, row)
         self.rows.append(row)
 

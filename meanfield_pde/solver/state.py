@@ -22,7 +22,7 @@ from meanfield_pde.amr.patches import NONE, Patches
 from meanfield_pde.amr.regrid import Regrid
 from meanfield_pde.amr.settings import AdaptSettings
 from meanfield_pde.mesh.finite_volume import FiniteVolumes
-from meanfield_pde.mesh.surface import Surface, build_mesh
+from meanfield_pde.mesh.surface import build_mesh
 from meanfield_pde.solver.masses import Masses, of_arrays
 from meanfield_pde.support.ranks import total, totals
 
@@ -85,8 +85,7 @@ class Grid:
     @classmethod
     def adaptive(cls, volumes: FiniteVolumes) -> Grid:
         """The adaptive grid whose coarsest mesh is that of the finite volumes. Collective."""
-        cells = volumes.gather(volumes.cell_vertices[: volumes.owned])
-        forest = Forest.of(Surface(volumes.vertices, cells))
+        forest = Forest.of(volumes.surface())
         return cls(FiniteVolumes(build_mesh(forest.surface, volumes.comm)), Leaves(forest))
 
     @property

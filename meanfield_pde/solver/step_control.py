@@ -115,7 +115,7 @@ def estimate(
     own = masses @ volumes.speed(bend), np.abs(outflow).sum(), volumes.volume[: volumes.owned].sum()
     # Over the facets of own cells: those of a rank overlap with those of others.
     changes = bend, second - first, volumes.facet_length
-    sizes = (np.abs(one[volumes.cell_facets]).sum() for one in changes)
+    sizes = (np.abs(one)[volumes.cell_facets].sum() for one in changes)
     found = totals(volumes.comm, np.array([*own, *sizes]))
     shifted, squeezed, surface, bent, changed, length = (float(one) for one in found)
     if patches:

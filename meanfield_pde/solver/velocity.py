@@ -60,9 +60,9 @@ class TermSources:
         """The points of all cells, the same on every rank. Collective."""
         return self._cells.points()
 
-    def log_masses(self, log_masses: np.ndarray) -> np.ndarray:
+    def log_masses(self, log_masses: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Those of the points of the cells, for those of own cells. Collective."""
-        return self._cells.log_masses(log_masses)
+        return self._cells.log_masses(log_masses, out)
 
     def all(self, log_masses: np.ndarray, patches: Patches) -> Sources:
         """All points with mass, for the log masses of own cells and patches. Collective."""
@@ -111,10 +111,9 @@ class MeanField:
             )
         else:
             # The vertices that the facets of this rank need, and the means from them.
-            means, ends = volumes.facet_means, volumes.facet_vertices
-            self._near = near = np.union1d(means.indices, ends)
-            columns = np.searchsorted(near, means.indices).astype(np.int32)
-            self._facet_mean = means.indptr, columns, means.data, np.searchsorted(near, ends)
+            means = volumes.facet_means
+            self._near, matrix = means.numbers, means.matrix
+            self._facet_mean = matrix.indptr, matrix.indices, matrix.data, means.ends
             self._push = volumes.facet_length[:, None] * (volumes.facet_conormal @ attention.value)
             self.sources = TermSources(attention, volumes, noise=noise)
             vertices, scores = volumes.vertices, attention.scores(volumes.vertices)
@@ -178,23 +177,29 @@ class MeanField:
         self, log_masses: np.ndarray, wanted: np.ndarray | None = None, patches: Patches = NONE
     ) -> np.ndarray:
         """m(x) at the vertices wanted, or at all."""
-        log_masses = self.sources.log_masses(log_masses)
+        self._load(self.sources.log_masses(log_masses, self._sum.room()))
         if self.attention.normalise:
-            sums = self._with_patches(self._sums(log_masses, wanted), patches, wanted)
+            sums = self._with_patches(self._sums(wanted), patches, wanted)
             means = sums[:, : self.volumes.dimension]
         else:
-            sums = self._with_patches(self._sums(log_masses, None), patches, None)
+            sums = self._with_patches(self._sums(None), patches, None)
             weight = np.exp(sums[:, -1:])  # the total mass is one
             self.largest_weight = float(weight.max())
             means = weight * sums[:, : self.volumes.dimension]
             means = means if wanted is None else means[wanted]
         return means
 
-    def _sums(self, log_masses: np.ndarray, wanted: np.ndarray | None) -> np.ndarray:
+    def _load(self, log_masses: np.ndarray) -> None:
+        """Take the log masses of the sources, unless all mass is in patches."""
+        self._loaded = bool(log_masses.max() > -np.inf)
+        if self._loaded:
+            self._sum.load(log_masses)
+
+    def _sums(self, wanted: np.ndarray | None) -> np.ndarray:
         """Means and log Z of the sources at vertices; Z = 0 where all mass is in patches."""
-        if log_masses.max() > -np.inf:
+        if self._loaded:
             self._summed = True
-            return self._sum(log_masses, wanted)
+            return self._sum(wanted)
         count = len(self.volumes.vertices) if wanted is None else len(wanted)
         nothing = np.zeros((count, self.volumes.dimension + 1))
         nothing[:, -1] = -np.inf

@@ -176,10 +176,10 @@ def test_facet_means_are_taken_over_bit_for_bit() -> None:
         forest = finer.coarsened(finer.levels > 1)
         after = FiniteVolumes(build_mesh(forest.surface), volumes)
         anew = FiniteVolumes(build_mesh(forest.surface))
-        _, rows, _ = volumes.facet_stencils.kept(after)
+        _, rows, _ = volumes.facet_means.kept(after)
         assert 0.3 < len(rows) / len(after.facet_vertices) < 0.95
         for name in ("data", "indices", "indptr"):
-            found, expected = (getattr(each.facet_means, name) for each in (after, anew))
+            found, expected = (getattr(each.facet_means.matrix, name) for each in (after, anew))
             np.testing.assert_array_equal(found, expected)
         volumes = after
 

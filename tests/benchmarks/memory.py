@@ -86,11 +86,12 @@ def main() -> None:
         f"every rank for each cell of the whole mesh, {own:.0f} bytes for each own cell; it is off "
         f"by {far:.1%} at most."
     )
+    columns = ["cells", "ranks", "MB of a rank", "of it repeated"]
+    table = Table("The same for a large mesh, by the fit", columns)
     large = program + PROJECTED_CELLS * (repeated + own / PROJECTED_RANKS)
-    print(
-        f"\nBy it {PROJECTED_CELLS:,} cells on {PROJECTED_RANKS} ranks take {large / 1e9:.1f} GB a "
-        f"rank, {PROJECTED_CELLS * repeated / 1e9:.1f} GB of it repeated.\n"
-    )
+    repeats = PROJECTED_CELLS * repeated
+    table.row(PROJECTED_CELLS, PROJECTED_RANKS, f"{large / 1e6:.0f}", f"{repeats / 1e6:.0f}")
+    print()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 from meanfield_pde import ProjectionLimit, read_case, read_result, run_case
 from meanfield_pde.experiments import run
-from meanfield_pde.mesh import finite_volume
+from meanfield_pde.mesh.facet_means import FacetMeans
 from tests.conftest import Write
 from tests.problems import CIRCLE
 
@@ -31,7 +31,7 @@ def test_predictions_and_geometry_are_computed_once(
 
     counted("projection", ProjectionLimit, "__post_init__")
     counted("phases", run, "phases_of_run")
-    counted("facets", finite_volume, "facet_mean_operator")
+    counted("facets", FacetMeans, "of")
     case = read_case(write_case(CIRCLE + COMPARE), until=2.0, output=tmp_path / "out")
     solution = run_case(case, quiet=True)
     assert counts == {"projection": 1, "phases": 1, "facets": 1}

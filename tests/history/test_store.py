@@ -20,7 +20,7 @@ import pytest
 
 from meanfield_pde.errors import InputError, StorageError
 from meanfield_pde.history.file_store import FileStore
-from meanfield_pde.history.store import MASSES, ZERO_MASSES, MemoryStore, Store
+from meanfield_pde.history.store import LOG_MASSES, MASSES, ZERO_MASSES, MemoryStore, Store
 
 CONSTANTS = {"points": np.eye(3), "limit/masses": np.ones(2)}
 
@@ -43,6 +43,19 @@ def assert_holds(store: Store, count: int) -> None:
     for index in reversed(range(count)):
         for name, expected in arrays(index).items():
             np.testing.assert_array_equal(store.read(index, name), expected)
+
+
+def test_log_masses_that_say_no_more_than_masses_take_no_memory() -> None:
+    store, masses = MemoryStore(), np.array([0.25, 0.0, 0.75])
+    with np.errstate(divide="ignore"):
+        logs = np.log(masses)
+    wider = np.array([logs[0], -800.0, logs[2]])
+    for given in (logs, wider):
+        store.append(0.0, {MASSES: masses, LOG_MASSES: given})
+    assert store.names() == [MASSES, LOG_MASSES]
+    np.testing.assert_array_equal(store.read(0, LOG_MASSES), logs)
+    assert store.read(0, LOG_MASSES) is not logs
+    assert store.read(1, LOG_MASSES) is wider
 
 
 @pytest.fixture

@@ -197,11 +197,11 @@ def test_what_a_large_mesh_needs_is_said_before_it_is_made(
     for line in (("run",), ("lifetime", "--beta", 20), ("transition", "--strength", 0.1, 0.2)):
         code, err = main(line[0], case, *line[1:], "--output", case.with_suffix(""))
         assert (code, err.count("\n")) == (2, 1)
-        assert "mesh.cells = 10000000 needs about 32.6 GB, and this machine has 8 GB" in err
+        assert "mesh.cells = 10000000 needs about 25.7 GB, and this machine has 8 GB" in err
     monkeypatch.setattr("meanfield_pde.support.memory.machine_memory", lambda: 1e9)
     million = write_case(demo, ("cells = 300\n\n[adapt]\ntolerance = 1e-3", "cells = 1_000_000"))
     code, err = main("run", million, "--output", case.with_suffix(""))
-    assert (code, "needs about 3.62 GB" in err) == (2, True), err
+    assert (code, "needs about 2.88 GB" in err) == (2, True), err
     monkeypatch.setattr("meanfield_pde.support.memory.machine_memory", lambda: 64e9)
     case = write_case(demo, ("cells = 300\n\n[adapt]\ntolerance = 1e-3", "cells = 10_000_000"))
 
@@ -213,7 +213,7 @@ def test_what_a_large_mesh_needs_is_said_before_it_is_made(
         monkeypatch.setattr("meanfield_pde.experiments.cost.free_memory", lambda free=free: free)
         _, err = main("run", case, *shown, "--output", case.with_suffix(""))
         said = err.splitlines()
-        assert "32.6 GB, 3220 bytes a cell; " in said[0]
+        assert "25.7 GB, 2535 bytes a cell; " in said[0]
         assert "no mesh" in said[1]
 
 

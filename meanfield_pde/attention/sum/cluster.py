@@ -120,7 +120,7 @@ def _proxy_cells(
     targets: Targets, tolerance: float, settings: ClusterSettings
 ) -> tuple[float, float, float]:
     """Return the width of proxy cells, the largest |w|, and minus the logarithm of their error."""
-    longest = float(targets.lengths.max())
+    longest = targets.longest
     width = min(settings.proxies.widest, settings.proxies.width / math.sqrt(max(1.0, longest)))
     return width, longest, settings.proxies.spare - math.log(settings.proxy_error * tolerance)
 
@@ -229,6 +229,11 @@ class ClusterExpansion:
         done = np.repeat(cost >= 0, self.tiles)[: len(tiles)]
         return np.ascontiguousarray(out[:, : len(tiles) * TILE]), done
 
+    def tiles_of(self, blocks: np.ndarray) -> np.ndarray:
+        """Return the tiles of the blocks listed."""
+        tiles = (blocks[:, None] * self.tiles + np.arange(self.tiles)).ravel()
+        return np.asarray(tiles[tiles < self._targets.tiles])
+
     def _run(
         self, blocks: np.ndarray, threads: int, *, compute: bool
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -238,10 +243,12 @@ class ClusterExpansion:
         # All shares and costs, as plain numbers.
         shares = settings.truncation, settings.proxy_error, settings.skipped
         costs = self._costs.of_clusters()
+        scores, first = self._targets.of(blocks * self.tiles)
+        around = self._block_boxes[blocks]
 
         def do(part: tuple[int, int]) -> None:
             block_sums(
-                part, self._targets.scores, blocks, self._block_boxes, self.size, clusters,
+                part, scores, first * TILE, around, self.size, clusters,
                 (self._tolerance, shares, costs), self._polynomials, compute, (out, cost),
             )  # fmt: skip
 
@@ -312,16 +319,20 @@ class SourceClusters:
 
 
 @kernel
-def block_sums(part, scores, blocks, boxes, size, sources, limits, polynomials, compute, out):
-    """Write the sums of a range of the blocks listed, and their costs, as `_block` returns them."""
+def block_sums(part, scores, starts, boxes, size, sources, limits, polynomials, compute, out):
+    """Write the sums of a range of the blocks that start at these targets, and their costs.
+
+    Costs are as `_block` returns them.
+    """
     table, choose = polynomials
     rows, cost = out
     for position in range(part[0], part[1]):
-        first = blocks[position] * size
+        first = starts[position]
+        # The last of all may have fewer.
         last = min(first + size, scores.shape[1])
         place = position * size
         cost[position] = _block(
-            scores[:, first:last], boxes[blocks[position]], sources, limits, table, choose,
+            scores[:, first:last], boxes[position], sources, limits, table, choose,
             compute, rows[:, place:],
         )  # fmt: skip
 

@@ -107,22 +107,13 @@ class ProxyClusters:
             longest: largest |w| of the targets.
             wanted: minus the logarithm of the error allowed.
         """
-        self._sources, self._wanted = sources, (longest, wanted)
-        points = sources.points[:, : sources.count]
-        cell = np.concatenate(
-            [
-                _cells_of_rings(points[:, start : start + _AT_ONCE], width)
-                for start in range(0, sources.count, _AT_ONCE)
-            ]
-        )
-        self._order = np.argsort(cell, kind="stable").astype(np.int32)
-        counts = np.bincount(cell)
-        self._starts = np.append(0, np.cumsum(counts[counts > 0]))
+        self._sources, self._width, self._wanted = sources, width, (longest, wanted)
+        order, self._starts = self._laid_out()
         count = len(self._starts) - 1
         self._frame, self._half = np.empty((count, 12)), np.empty((count, 3))
         self._middle = np.empty((count, 3))
         for group in range(count):
-            own = self._points(group)
+            own = sources.points[:, order[self._starts[group] : self._starts[group + 1]]]
             axes = _axes(own.mean(axis=1))
             along = axes @ own
             low, high = along.min(axis=1), along.max(axis=1)
@@ -137,12 +128,26 @@ class ProxyClusters:
         needed = [[points_needed(half, longest, wanted) for half in row[1:]] for row in self._half]
         self.expected = int(np.prod(needed, axis=1).sum())
 
+    def _laid_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sources cell by cell, as places in the tree, and where each cell begins.
+
+        Not kept, as every rank has the sources of all cells here, and sums those of some.
+        """
+        points, count = self._sources.points, self._sources.count
+        cell = np.empty(count, dtype=np.int32)
+        for start in range(0, count, _AT_ONCE):
+            part = slice(start, min(start + _AT_ONCE, count))
+            cell[part] = _cells_of_rings(points[:, part], self._width)
+        counts = np.bincount(cell)
+        order = np.argsort(cell, kind="stable").astype(np.int32)
+        return order, np.append(0, np.cumsum(counts[counts > 0]))
+
     def load(self, share: Share = alone) -> None:
         """Make proxy points for the masses that the sources have."""
         every = np.arange(len(self.boxes))
         fitted = self._fitted = share(self._fit, every)
         counts = (fitted[:, 0] * fitted[:, 1]).astype(np.int64)
-        self._width = _HEADER + int(counts.max())
+        self._longest = _HEADER + int(counts.max())
         rows = share(self._gather, every)
         starts = np.concatenate([[0], np.cumsum(-(-counts // LEAF) * LEAF)])
         total = int(starts[-1])
@@ -154,18 +159,13 @@ class ProxyClusters:
         groups = (self.boxes, np.ascontiguousarray(rows[:, 1]), self._frame, half, nodes)
         self._loaded = arrays, starts, groups
 
-    def _points(self, group: int) -> np.ndarray:
-        """The sources of a cluster, 3 x any."""
-        part = slice(self._starts[group], self._starts[group + 1])
-        return self._sources.points[:, self._order[part]]
-
     def _fit(self, groups: np.ndarray) -> np.ndarray:
         rows = np.empty((len(groups), FITTED))
         fit_trends(groups, self._given(groups), self._frame, self._half, self._wanted, rows)
         return rows
 
     def _gather(self, groups: np.ndarray) -> np.ndarray:
-        rows = np.zeros((len(groups), self._width))
+        rows = np.zeros((len(groups), self._longest))
         given = self._given(groups)
         proxy_masses(groups, given, self._frame, self._half, self._fitted, self._tables, rows)
         return rows
@@ -178,14 +178,17 @@ class ProxyClusters:
         """
         given, order_of_tree = self._sources.tree()[1]
         if self._mine is None or not np.array_equal(self._mine[0], groups):
+            laid_out, _ = self._laid_out()
             parts = [slice(*self._starts[group : group + 2]) for group in groups]
             starts = np.cumsum([0, *(part.stop - part.start for part in parts)])
             local, order = np.empty((3, starts[-1])), np.empty(starts[-1], dtype=np.int32)
             for place, (group, part) in enumerate(zip(groups, parts, strict=True)):
                 there = slice(starts[place], starts[place + 1])
-                order[there] = order_of_tree[self._order[part]]
+                own = laid_out[part]
+                order[there] = order_of_tree[own]
                 axes = self._frame[group, 3:].reshape(3, 3)
-                local[:, there] = axes @ self._points(group) - self._middle[group, :, None]
+                points = self._sources.points[:, own]
+                local[:, there] = axes @ points - self._middle[group, :, None]
             self._mine = groups, starts, order, local
         _, starts, order, local = self._mine
         return starts, given, order, local

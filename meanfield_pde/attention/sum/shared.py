@@ -48,6 +48,8 @@ class SharedSum:
     ) -> None:
         self._comm = comm
         self._sum = AttentionSum(sources, targets, scores, tolerance)
+        if comm.size > 1:
+            self._sum.keep(lambda run: self._tiles(run)[comm.rank])
         groups = np.array_split(all_groups(), comm.size)
         self._groups = groups[comm.rank]
         self._group_counts = np.array([share.size for share in groups])
@@ -58,28 +60,35 @@ class SharedSum:
         """How the last sums were computed, and the estimate by which this was chosen."""
         return str(self._sum.estimate)
 
+    def room(self) -> np.ndarray:
+        """Return an array for the log masses of all sources, which need then not be copied."""
+        return self._sum.sources.room()
+
     @timed("Attention sum")
-    def __call__(self, log_masses: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
-        """Return rows (m, log Z) at the targets wanted, or all, for all log masses. Collective."""
-        rows = self._rows(log_masses, slice(0, 4), wanted)
+    def load(self, log_masses: np.ndarray) -> None:
+        """Take the log masses of all sources, for one sum. Collective."""
+        many = self._comm.size > 1 and self._sum.many
+        self._sum.load(log_masses, *([self._dealt] if many else []))
+
+    @timed("Attention sum")
+    def __call__(self, wanted: np.ndarray | None = None) -> np.ndarray:
+        """Return rows (m, log Z) at the targets wanted, or all. Collective."""
+        rows = self._rows(slice(0, 4), wanted)
         dimension = self._sum.sources.dimension
         return rows if dimension == 3 else np.delete(rows, np.s_[dimension:3], axis=1)
 
     @timed("Attention sum")
-    def log_partition(self, log_masses: np.ndarray) -> np.ndarray:
-        """Return log Z at all targets, for all log masses. Collective."""
-        return self._rows(log_masses, slice(3, 4))[:, 0]
+    def log_partition(self) -> np.ndarray:
+        """Return log Z at all targets. Collective."""
+        return self._rows(slice(3, 4))[:, 0]
 
-    def _rows(
-        self, log_masses: np.ndarray, columns: slice, wanted: np.ndarray | None = None
-    ) -> np.ndarray:
+    def _rows(self, columns: slice, wanted: np.ndarray | None = None) -> np.ndarray:
         """Return columns of (m_x, m_y, m_z, log Z) at the targets wanted, or all. Collective."""
         attention_sum = self._sum
-        many = self._comm.size > 1 and attention_sum.many
-        attention_sum.load(log_masses, *([self._dealt] if many else []))
         total = self._total_moments() if attention_sum.estimate.use_harmonics else None
         deal = self._deal(attention_sum.tiles_at_once)
         own = np.ascontiguousarray(attention_sum.sums(deal.tiles, total)[columns].T)
+        attention_sum.sources.release()
         gathered = own
         if self._comm.size > 1:
             width = own.shape[1]
@@ -100,12 +109,16 @@ class SharedSum:
         rows[np.concatenate([np.arange(len(items))[rank::size] for rank in range(size)])] = found
         return rows
 
+    def _tiles(self, run: int) -> list[np.ndarray]:
+        """Return the tiles that each rank does, in runs of `run` tiles."""
+        size = self._comm.size
+        runs = np.arange(self._sum.targets.tiles) // run
+        return [np.flatnonzero(runs % size == rank) for rank in range(size)]
+
     def _deal(self, run: int) -> _Deal:
         """Return which tiles this rank does, in runs of `run` tiles."""
         if run not in self._deals:
-            size, targets = self._comm.size, self._sum.targets
-            runs = np.arange(targets.tiles) // run
-            shares = [np.flatnonzero(runs % size == rank) for rank in range(size)]
+            targets, shares = self._sum.targets, self._tiles(run)
             order = targets.order.reshape(-1, TILE)[np.concatenate(shares)].ravel()
             counts = np.array([share.size for share in shares]) * TILE
             places = np.empty(targets.count, dtype=np.int32)

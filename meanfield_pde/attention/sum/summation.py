@@ -7,6 +7,7 @@ threads or ranks there are: the results are the same bit for bit on every number
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -87,7 +88,7 @@ class AttentionSum:
         self._tiles = _evenly(self.targets.tiles, settings.costs.surveyed_tiles)
         self._harmonics: HarmonicExpansion | None = None
         dimension = self.sources.dimension
-        longest = float(self.targets.lengths.max())
+        longest = self.targets.longest
         if self.sources.on_sphere and dimension in (2, 3):
             degree = degree_for(longest, tolerance, dimension, settings.harmonics)
             if degree is not None:
@@ -103,6 +104,16 @@ class AttentionSum:
         if self._clusters is not None and self.estimate.use_clusters:
             return self._clusters.tiles
         return 1
+
+    def keep(self, tiles_of: Callable[[int], np.ndarray]) -> None:
+        """Keep the scores of what this rank surveys, and of the tiles that it takes the sums of.
+
+        Args:
+            tiles_of: these, by the length of the runs in which tiles are dealt.
+        """
+        dealt = [tiles_of(run) for run in sorted({1, *(one.tiles for one in self._expansions)})]
+        surveyed = [one.tiles_of(self._surveyed(one)) for one in self._expansions]
+        self.targets.keep(np.concatenate([self._tiles, *surveyed, *dealt]))
 
     @property
     def many(self) -> bool:
@@ -149,8 +160,7 @@ class AttentionSum:
             if clusters.least_cost(visits) >= self.estimate.chosen:
                 continue
             clusters.load(share)
-            blocks = _evenly(clusters.blocks, self._settings.costs.surveyed_blocks)
-            cost = share(clusters.costs, blocks)[:, 0]
+            cost = share(clusters.costs, self._surveyed(clusters))[:, 0]
             left = cost < 0
             # Blocks left to the direct sum cost more than that; proxy points, which come first, may
             # be too coarse where sources are not.
@@ -161,9 +171,13 @@ class AttentionSum:
                 self.estimate = replace(self.estimate, clusters=work)
                 return
 
+    def _surveyed(self, clusters: ClusterExpansion) -> np.ndarray:
+        """Return the blocks whose costs are looked at."""
+        return _evenly(clusters.blocks, self._settings.costs.surveyed_blocks)
+
     def _survey(self, tiles: np.ndarray) -> np.ndarray:
         """Return rows: leaves visited, nodes bounded, 1 if harmonics are not accurate enough."""
-        visits, log_z = survey(self.sources, self.targets.scores, tiles, self._tolerance)
+        visits, log_z = survey(self.sources, *self.targets.of(tiles), self._tolerance)
         return np.column_stack([visits, self._untrusted(tiles, log_z)])
 
     def _untrusted(self, tiles: np.ndarray, log_z: np.ndarray) -> np.ndarray:
@@ -171,12 +185,11 @@ class AttentionSum:
         if self._harmonics is None:
             return np.zeros(len(tiles), dtype=bool)
         sources, targets = self.sources, self.targets
-        enough = math.log(self._smallest) + sources.largest
-        enough = enough + targets.lengths.reshape(-1, TILE)[tiles]
+        enough = math.log(self._smallest) + sources.largest + targets.lengths(tiles)
         low = (log_z < enough).any(axis=1)
         # Bounds by one group alone fall with its share of the mass: with many sources, by all tops.
         if self.many and low.any():
-            found = sources.log_z_from_below(targets.scores, tiles[low])
+            found = sources.log_z_from_below(*targets.of(tiles[low]))
             low[low] = (np.maximum(log_z[low], found) < enough[low]).any(axis=1)
         return low
 
@@ -206,12 +219,11 @@ class AttentionSum:
         self, harmonics: HarmonicExpansion, tiles: np.ndarray, total: np.ndarray
     ) -> np.ndarray:
         threads = self._threads(len(tiles) / self.targets.tiles)
-        out = harmonics.sums(self.targets.scores, tiles, total, threads)
+        out = harmonics.sums(*self.targets.of(tiles), total, threads)
         trusted = (out[3] >= self._smallest).reshape(-1, TILE).all(axis=1)
         z = np.maximum(out[3], self._smallest)
         out[:3] /= z
-        lengths = self.targets.lengths.reshape(-1, TILE)[tiles].ravel()
-        out[3] = np.log(z) + lengths + self.sources.largest
+        out[3] = np.log(z) + self.targets.lengths(tiles).ravel() + self.sources.largest
         # Where Z is small beside e^r few sources matter, and the direct sum is at its best.
         return self._fill_in(out, trusted, tiles)
 
@@ -225,7 +237,7 @@ class AttentionSum:
     def _directly(self, tiles: np.ndarray, share: int) -> np.ndarray:
         """Return direct sums, on as many threads as the work of `share` tiles keeps busy."""
         threads = self._threads(share / self.targets.tiles)
-        return direct_sums(self.sources, self.targets.scores, tiles, self._tolerance, threads)
+        return direct_sums(self.sources, *self.targets.of(tiles), self._tolerance, threads)
 
     def _threads(self, share: float) -> int:
         """Return how many threads a share of the work keeps busy; results do not depend on it."""

@@ -60,29 +60,31 @@ class Sources:
         added = -self.count % LEAF
         self._order = np.append(order, np.full(added, self.count, dtype=order.dtype))
         self.points = np.zeros((3, self.count + added))
-        for row, coordinates in zip(self.points, points.T, strict=False):
-            row[:] = np.append(coordinates[order], np.full(added, coordinates[order[-1]]))
+        for start in range(0, self.count, _CHUNK):
+            part = order[start : start + _CHUNK]
+            self.points[: self.dimension, start : start + len(part)] = points[part].T
+        self.points[: self.dimension, self.count :] = points[order[-1:]].T
         self._boxes = tuple(boxes(self.points.T, size) for size in (LEAF, NODE, TOP))
         self.leaves, self.nodes, self.tops = map(len, self._boxes)
         self.on_sphere = all(
             (np.abs(np.linalg.norm(points[start : start + _CHUNK], axis=1) - 1) < 1e-15).all()
             for start in range(0, self.count, _CHUNK)
         )
-        self._given = np.full(self.count + 1, NO_MASS)
         self._group_log_mass = tuple(np.empty(len(box)) for box in self._boxes)
         self._group_mean = tuple(np.empty((3, len(box))) for box in self._boxes)
-        self._log_masses, self._in_order = np.empty(len(self._order)), False
         self.largest = NO_MASS
+        self.release()
 
     def load(self, log_masses: np.ndarray, share: Share = alone) -> None:
         """Take the log masses of all points, in the order in which these were given.
 
         Args:
-            log_masses: of all points.
+            log_masses: of all points; what `room` returned, filled, is taken as it is.
             share: divides the summaries of the leaves, a row each, among ranks.
         """
-        np.maximum(log_masses, NO_MASS, out=self._given[:-1])
-        self._in_order = False
+        if log_masses is not self._room:
+            self.room()[:] = log_masses
+        np.maximum(self._given, NO_MASS, out=self._given)
         self.largest = float(self._given.max())
         log_mass, mean = self._group_log_mass, self._group_mean
         rows = share(self._summary, np.arange(self.leaves))
@@ -95,12 +97,24 @@ class Sources:
         summarise_leaves(self.points, (self._given, self._order), leaves, rows)
         return rows
 
+    def room(self) -> np.ndarray:
+        """Return an array for the log masses of all points, which need then not be copied."""
+        self._given, self._sorted = np.full(self.count + 1, NO_MASS), np.empty(0)
+        self._room = self._given[:-1]
+        return self._room
+
+    def release(self) -> None:
+        """Forget the log masses; sums are taken once others are loaded."""
+        self._given = self._sorted = self._room = np.empty(0)
+
     def log_masses(self) -> np.ndarray:
         """Return the log masses in the order of the tree; sorted when first asked for."""
-        if not self._in_order:
-            np.take(self._given, self._order, out=self._log_masses)
-            self._in_order = True
-        return self._log_masses
+        if not len(self._sorted):
+            self._sorted = np.empty(len(self._order))
+            for start in range(0, len(self._order), _CHUNK):
+                part = slice(start, start + _CHUNK)
+                self._sorted[part] = self._given[self._order[part]]
+        return self._sorted
 
     def scaled_masses(self, wanted: slice) -> np.ndarray:
         """Return M_j / max M in the order of the tree; only those of a slice, zeros elsewhere."""
@@ -148,8 +162,8 @@ class Targets:
         count: of the targets.
         order: numbers of the targets, tile by tile, filled up to whole tiles.
         tiles: number of tiles.
-        scores: in this order, 3 x targets.
-        lengths: |w| of each.
+        scores: w in this order, 3 x targets; or of the tiles kept alone.
+        longest: the largest |w|.
     """
 
     def __init__(self, where: np.ndarray, scores: np.ndarray, *, nested: bool = False) -> None:
@@ -163,7 +177,26 @@ class Targets:
         self.tiles = len(self.order) // TILE
         self.scores = np.zeros((3, len(self.order)))
         self.scores[: scores.shape[1]] = scores[self.order].T
-        self.lengths = np.linalg.norm(self.scores, axis=0)
+        self.longest = float(np.linalg.norm(self.scores, axis=0).max())
+
+        self._place: np.ndarray | None = None
+
+    def keep(self, tiles: np.ndarray) -> None:
+        """Keep the scores of these tiles; no others are asked for from now on."""
+        kept = np.unique(tiles)
+        self.scores = self.scores.reshape(3, -1, TILE).take(kept, axis=1).reshape(3, -1)
+        self._place = np.full(self.tiles, -1)
+        self._place[kept] = np.arange(len(kept))
+
+    def of(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return `scores`, and the places there of the tiles listed."""
+        return self.scores, tiles if self._place is None else self._place[tiles]
+
+    def lengths(self, tiles: np.ndarray) -> np.ndarray:
+        """Return |w| of the targets of the tiles listed, tiles x TILE."""
+        scores, places = self.of(tiles)
+        found = np.linalg.norm(scores.reshape(3, -1, TILE).take(places, axis=1), axis=0)
+        return np.asarray(found)
 
 
 def check_scores(scores: np.ndarray) -> None:
