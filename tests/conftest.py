@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde.cli import main as cli
-from tests.together import note_passed, ranks_of, run_with_others
+from tests.together import note_passed, ranks_of, run_with_others, wait_for_others
 
 if TYPE_CHECKING:  # ranks of tests with several import this file, too
     from matplotlib.figure import Figure
@@ -78,10 +78,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 @pytest.fixture(autouse=True)
-def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Run all tests on as many ranks in one start of mpiexec."""
+def together(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[None, None, None]:
+    """Run all tests on as many ranks in one start of mpiexec, one after another on all of them."""
     folder = tmp_path_factory.getbasetemp()
     run_with_others(request.node, folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
+    yield
+    wait_for_others()
 
 
 # The command, with runs that leave out their figures, which take longer than most of these runs.
@@ -160,15 +164,11 @@ def coarse_views() -> Generator[None, None, None]:
     views._disc.cache_clear()
 
 
-@pytest.fixture
-def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have files of figures be empty in this process, but not in tests that look at them.
+def leave_figures_empty(patched: pytest.MonkeyPatch) -> None:
+    """Have files of figures be empty: matplotlib's objects are made, but not laid out and painted.
 
-    These are marked `painted`, or `draws`. Elsewhere matplotlib's objects are made, but not laid
-    out and painted: that took a quarter of the time of this process.
+    That took a quarter of the time of this process.
     """
-    if draws(request) or request.node.get_closest_marker("painted"):
-        return
     from matplotlib.figure import Figure
 
     write = Figure.savefig
@@ -179,7 +179,14 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         else:  # a frame of an animation, in memory
             write(figure, target, **options)
 
-    monkeypatch.setattr(Figure, "savefig", savefig)
+    patched.setattr(Figure, "savefig", savefig)
+
+
+@pytest.fixture
+def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files of figures be empty, but not in tests that look at them, marked `painted`."""
+    if not request.node.get_closest_marker("painted"):
+        leave_figures_empty(monkeypatch)
 
 
 @pytest.fixture
