@@ -88,18 +88,6 @@ def together(
     wait_for_others()
 
 
-# The command, with runs that leave out their figures, which take longer than most of these runs.
-# What a run imports, 1.2 s of a core, is left to the command: one that is refused needs none of it.
-UNDRAWN = """
-import sys
-sys.argv[0] = "meanfield-pde"
-from meanfield_pde.figures import failures
-failures.drawn_if_possible = lambda *arguments: []
-from meanfield_pde.cli.main import main
-main()
-"""
-
-
 def draws(request: pytest.FixtureRequest) -> bool:
     """Whether runs that a test starts have to draw their figures."""
     return request.node.get_closest_marker("draws") is not None
@@ -117,12 +105,9 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
         timeout: int = 120,
     ) -> subprocess.CompletedProcess[str]:
         line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
-        if script is not None:
-            line += [sys.executable, str(script)]
-        elif arguments[0] == "run" and not draws(request):
-            line += [sys.executable, "-c", UNDRAWN]
-        else:
-            line += ["meanfield-pde"]
+        line += ["meanfield-pde"] if script is None else [sys.executable, str(script)]
+        if arguments[:1] == ("run",) and not draws(request):
+            arguments = ("run", "--no-figures", *arguments[1:])  # they take longer than most runs
         return subprocess.run(
             [*line, *map(str, arguments)],
             cwd=cwd,

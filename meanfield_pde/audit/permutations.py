@@ -38,8 +38,8 @@ def quadratic(weights: np.ndarray, matrix: np.ndarray, units: np.ndarray) -> np.
         matrix: M, of the tokens, symmetric.
         units: the unit of each token.
     """
-    # Summed over the tokens of each unit first, once for all shuffles: two clouds of 40 sequences of
-    # 10 tokens take 10 ms a layer of `two_sample`, where the tokens by themselves take 60.
+    # Summed over the tokens of each unit first, once for all shuffles: two clouds of 40 sequences
+    # of 10 tokens take 10 ms a layer of `two_sample`, where the tokens by themselves take 60.
     tokens = scipy.sparse.csr_array((np.ones(len(units)), (units, np.arange(len(units)))))
     matrix = tokens @ (tokens @ matrix).T
     blocks = range(0, len(weights), _BLOCK)

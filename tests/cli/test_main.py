@@ -22,7 +22,7 @@ import pytest
 from meanfield_pde import SolverError, TokenCloud, write_tokens
 from meanfield_pde.mesh.files import read_surface, write_surface
 from meanfield_pde.mesh.surface import Surface, circle_surface
-from tests.conftest import UNDRAWN, Command, Main, Printed, Write, environment
+from tests.conftest import Command, Main, Printed, Write, environment
 from tests.problems import CIRCLE, SPHERE
 
 IDENTITY = "[[1.0, 0.0], [0.0, 1.0]]"

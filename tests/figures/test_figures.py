@@ -69,6 +69,16 @@ def test_run_draws_and_plot_draws_again(
     np.testing.assert_array_equal(picture(out / "figures/density.png"), drawn)
 
 
+@pytest.mark.draws
+def test_a_run_that_draws_nothing(main: Main, write_case: Write, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    case = write_case(CIRCLE)
+    code, err = main("run", case, "--until", 0, "--no-figures", "--output", out)
+    assert (code, ", figures in" in err) == (0, False)
+    assert (out / "summary.json").exists()
+    assert not (out / "figures").exists()
+
+
 def test_views_show_the_hemispheres_of_both_clusters(tmp_path: Path) -> None:
     """Pixels are points of the sphere, and the cap of the cluster at -e is in the second view."""
     axis = np.array([0.6, 0.0, 0.8])

@@ -78,9 +78,9 @@ def test_an_empty_output_is_refused(
 
 def start(case: Path, out: Path, *, ranks: int) -> subprocess.Popen[str]:
     """A run in the background, on several ranks."""
+    line = ["mpiexec", "-n", str(ranks), "meanfield-pde", "run", str(case), "--quiet"]
     return subprocess.Popen(
-        ["mpiexec", "-n", str(ranks), "meanfield-pde", "run"]
-        + [str(case), "--output", str(out), "--quiet"],
+        [*line, "--output", str(out)],
         env=environment(),
         stderr=subprocess.PIPE,
         text=True,
@@ -353,8 +353,6 @@ class Signals(importlib.abc.MetaPathFinder):
         if name == "{module}": os.kill(os.getpid(), signal.{signal})
 sys.meta_path.insert(0, Signals())
 sys.argv = ["meanfield-pde", *sys.argv[1:]]
-from meanfield_pde.figures import failures
-failures.drawn_if_possible = lambda *arguments: []  # takes longer than the rest
 from meanfield_pde.cli.main import main
 main()
 """
@@ -483,7 +481,8 @@ def test_a_run_after_nohup_goes_on_when_the_terminal_is_closed(
 ) -> None:
     script = STARTING.format(module="meanfield_pde.attention.head", signal="SIGHUP")
     out, ignored = tmp_path / "out", ["bash", "-c", 'trap "" HUP; exec "$@"', "bash"]
-    line = ["run", str(write_case(CIRCLE)), "--quiet", "--until", "0", "--output", str(out)]
+    line = ["run", str(write_case(CIRCLE)), "--quiet", "--no-figures", "--until", "0"]
+    line += ["--output", str(out)]
     ended = subprocess.run(
         [*ignored, sys.executable, "-c", script, *line],
         env=environment(),
