@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -46,6 +47,12 @@ JsonOf = Callable[..., dict[str, Any]]
 def environment() -> dict[str, str]:
     """One thread a rank: the tests share the cores with each other."""
     return os.environ | {"MEANFIELD_PDE_THREADS": "1"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the session on several ranks choose tests as this one does: slow ones, say."""
+    chosen = f"-m {shlex.quote(config.option.markexpr)}"
+    os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} {chosen}".strip()
 
 
 @pytest.hookimpl(wrapper=True)
