@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description="How many tokens?")
     parser.add_argument("--short", action="store_true", help="fewer tokens and samples")
     short = parser.parse_known_args(arguments)[0].short
-    counts = (50, 200, 800) if short else (100, 300, 1000, 3000, 10_000)
+    counts = (30, 120, 480) if short else (100, 300, 1000, 3000, 10_000)
     samples = 24 if short else 20
     few = (30, 300) if short else (30, 100, 300, 1000, 3000)
 

@@ -10,6 +10,8 @@
                     what theory predicts of it, imports neither such a module nor scipy's larger
                     parts, but in the functions that need them, or for types alone
     scipy.stats     where random numbers are drawn and lines fitted (0.4 s)
+    scipy.optimize, scipy.interpolate   by distances that need them, and by the rank that concludes
+                    a run (0.08 s)
 
 `tests/support/test_starts.py` says which command may import what.
 """

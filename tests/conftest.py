@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from meanfield_pde.cli import main as cli
-from tests.together import note_passed, ranks_of, run_with_others
+from tests.together import note_passed, ranks_of, run_with_others, wait_for_others
 
 if TYPE_CHECKING:  # ranks of tests with several import this file, too
     from matplotlib.figure import Figure
@@ -46,6 +47,12 @@ JsonOf = Callable[..., dict[str, Any]]
 def environment() -> dict[str, str]:
     """One thread a rank: the tests share the cores with each other."""
     return os.environ | {"MEANFIELD_PDE_THREADS": "1"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the session on several ranks choose tests as this one does: slow ones, say."""
+    chosen = f"-m {shlex.quote(config.option.markexpr)}"
+    os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} {chosen}".strip()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -78,22 +85,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 @pytest.fixture(autouse=True)
-def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Run all tests on as many ranks in one start of mpiexec."""
+def together(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[None, None, None]:
+    """Run all tests on as many ranks in one start of mpiexec, one after another on all of them."""
     folder = tmp_path_factory.getbasetemp()
     run_with_others(request.node, folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
-
-
-# The command, with runs that leave out their figures, which take longer than most of these runs.
-# What a run imports, 1.2 s of a core, is left to the command: one that is refused needs none of it.
-UNDRAWN = """
-import sys
-sys.argv[0] = "meanfield-pde"
-from meanfield_pde.figures import failures
-failures.drawn_if_possible = lambda *arguments: []
-from meanfield_pde.cli.main import main
-main()
-"""
+    yield
+    wait_for_others()
 
 
 def draws(request: pytest.FixtureRequest) -> bool:
@@ -113,12 +112,9 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
         timeout: int = 120,
     ) -> subprocess.CompletedProcess[str]:
         line = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
-        if script is not None:
-            line += [sys.executable, str(script)]
-        elif arguments[0] == "run" and not draws(request):
-            line += [sys.executable, "-c", UNDRAWN]
-        else:
-            line += ["meanfield-pde"]
+        line += ["meanfield-pde"] if script is None else [sys.executable, str(script)]
+        if arguments[:1] == ("run",) and not draws(request):
+            arguments = ("run", "--no-figures", *arguments[1:])  # they take longer than most runs
         return subprocess.run(
             [*line, *map(str, arguments)],
             cwd=cwd,
@@ -160,15 +156,11 @@ def coarse_views() -> Generator[None, None, None]:
     views._disc.cache_clear()
 
 
-@pytest.fixture
-def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have files of figures be empty in this process, but not in tests that look at them.
+def leave_figures_empty(patched: pytest.MonkeyPatch) -> None:
+    """Have files of figures be empty: matplotlib's objects are made, but not laid out and painted.
 
-    These are marked `painted`, or `draws`. Elsewhere matplotlib's objects are made, but not laid
-    out and painted: that took a quarter of the time of this process.
+    That took a quarter of the time of this process.
     """
-    if draws(request) or request.node.get_closest_marker("painted"):
-        return
     from matplotlib.figure import Figure
 
     write = Figure.savefig
@@ -179,7 +171,14 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         else:  # a frame of an animation, in memory
             write(figure, target, **options)
 
-    monkeypatch.setattr(Figure, "savefig", savefig)
+    patched.setattr(Figure, "savefig", savefig)
+
+
+@pytest.fixture
+def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files of figures be empty, but not in tests that look at them, marked `painted`."""
+    if not request.node.get_closest_marker("painted"):
+        leave_figures_empty(monkeypatch)
 
 
 @pytest.fixture

@@ -233,6 +233,7 @@ def test_a_figure_of_ones_own_that_fails_ends_no_run(
     assert (code, err) == (0, "no figures: a figure cannot be drawn (no such thing)\n")
 
 
+@pytest.mark.painted
 @pytest.mark.draws("energy")
 def test_a_figure_of_a_run_is_drawn_and_replaced(
     monkeypatch: pytest.MonkeyPatch, main: Main, write_case: Write, tmp_path: Path

@@ -12,6 +12,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ def note_passed(report: pytest.TestReport) -> None:
     if _PASSED in os.environ and report.passed:
         with open(f"{os.environ[_PASSED]}.{MPI.COMM_WORLD.rank}", "a", encoding="utf-8") as file:
             file.write(f"{report.when} {report.nodeid}\n")
+
+
+def wait_for_others() -> None:
+    """Sleep until all ranks have ended a test: in the next they would wait at full speed."""
+    if MPI.COMM_WORLD.size > 1:
+        here = MPI.COMM_WORLD.Ibarrier()
+        while not here.Test():
+            time.sleep(0.005)
 
 
 def run_with_others(item: pytest.Item, folder: Path) -> None:

@@ -9,12 +9,13 @@ shuffled clouds, the true one among them, in which *some* layer has a score at l
 from __future__ import annotations
 
 import numpy as np
+import scipy.sparse
 
 # So that of 20 clean encoders none is flagged, in 98 cases of 100: (1 - LEVEL)^20.
 LEVEL = 1e-3
 # So that the least p-value, 1 / (SHUFFLES + 1), is half of LEVEL.
 SHUFFLES = 1999
-# Shuffles taken together: 2 MB for each thousand tokens.
+# Shuffles taken together: 2 MB for each thousand units.
 _BLOCK = 250
 _ROUNDING = 1e-13  # of an energy distance, relative to the largest of the distances in it
 
@@ -29,8 +30,18 @@ def corrected(scores: np.ndarray) -> np.ndarray:
     return (largest[:, None] >= centred[0] - 1e-9).mean(axis=0)
 
 
-def quadratic(weights: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """w^T M w for each row w, in blocks that bound the memory."""
+def quadratic(weights: np.ndarray, matrix: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """w^T M w for each row of weights w_i = u_(unit of i), in blocks that bound the memory.
+
+    Args:
+        weights: u, of each unit.
+        matrix: M, of the tokens, symmetric.
+        units: the unit of each token.
+    """
+    # Summed over the tokens of each unit first, once for all shuffles: two clouds of 40 sequences
+    # of 10 tokens take 10 ms a layer of `two_sample`, where the tokens by themselves take 60.
+    tokens = scipy.sparse.csr_array((np.ones(len(units)), (units, np.arange(len(units)))))
+    matrix = tokens @ (tokens @ matrix).T
     blocks = range(0, len(weights), _BLOCK)
     parts = [weights[i : i + _BLOCK] for i in blocks]
     return np.concatenate([((part @ matrix) * part).sum(axis=1) for part in parts])
@@ -63,10 +74,10 @@ def two_sample(
         labels[1:] ^= np.hstack([swapped, swapped])
     else:
         labels[1:] = generator.permuted(labels[1:], axis=1)
-    of_token = labels[:, np.concatenate([units[0], ours + units[1]])]
-    count = np.maximum(of_token.sum(axis=1, keepdims=True), 1)
-    others = np.maximum(of_token.shape[1] - count, 1)
-    weights = np.where(of_token, 1 / count, -1 / others)
+    unit = np.concatenate([units[0], ours + units[1]])
+    count = np.maximum(labels @ np.bincount(unit), 1)[:, None]
+    others = np.maximum(len(unit) - count, 1)
+    weights = np.where(labels, 1 / count, -1 / others)
     columns = []
     for x, y in zip(first, second, strict=True):
         points = np.vstack([x, y])
@@ -74,7 +85,7 @@ def two_sample(
         squared = squares[:, None] + squares - 2 * points @ points.T
         # What rounding makes of equal points would be a distance of 1e-8.
         distance = np.sqrt(np.where(squared < 1e-14 * squares.max(), 0, squared))
-        score = -quadratic(weights, distance)
+        score = -quadratic(weights, distance, unit)
         # Between equal clouds nothing is left but rounding, whose shuffles would count as a layer.
         score[np.abs(score) < _ROUNDING * distance.max(initial=0.0)] = 0.0
         columns.append(score)
@@ -104,5 +115,5 @@ def symmetric(
         # Divided by their size: only directions count, and nothing underflows.
         r = residual / max(float(np.abs(residual).max(initial=0.0)), 1e-300)
         kernel = (r @ r.T) * ((1 + x @ x.T) / 2) ** 2
-        columns.append(quadratic(signs[:, units], kernel))
+        columns.append(quadratic(signs, kernel, units))
     return corrected(np.stack(columns, axis=1))

@@ -68,14 +68,16 @@ def run(options: argparse.Namespace) -> None:
             resume=options.resume,
             quiet=options.quiet,
             allow_long=options.allow_long,
+            figures=not options.no_figures,
         )
+    directory = case.output.directory
     LOG.info(
-        "done: t = %g after %d steps in %.1f s; results in %s, figures in %s",
+        "done: t = %g after %d steps in %.1f s; results in %s%s",
         solution.times[-1],
         solution.steps,
         solution.wall_time,
-        case.output.directory,
-        case.output.directory / FIGURES,
+        directory,
+        "" if options.no_figures else f", figures in {directory / FIGURES}",
     )
 
 

@@ -45,6 +45,9 @@ def _add_runs(command: Command) -> None:
     run.add_argument("--overwrite", action="store_true", help="replace the results that are there")
     run.add_argument("--quiet", action="store_true", help="no progress bar, no messages")
     run.add_argument(
+        "--no-figures", action="store_true", help="draw none; `plot` does, where and when you like"
+    )
+    run.add_argument(
         "--dry-run", action="store_true", help="say what it would take, and write nothing"
     )
     add_allow_long(run)

@@ -20,8 +20,9 @@ from meanfield_pde.figures.clusters import find_clusters
 from meanfield_pde.figures.failures import drawing
 from meanfield_pde.figures.insets import MOST, draw_insets, make_room, row_height
 from meanfield_pde.figures.marks import draw_mark, marks
-from meanfield_pde.figures.views import NOTE, draw_view, log_densities, two_sides
+from meanfield_pde.figures.views import NOTE, draw_view, two_sides
 from meanfield_pde.history.history import History
+from meanfield_pde.mesh.point_density import PointDensity
 from meanfield_pde.results.folder import Result
 from meanfield_pde.results.names import FIGURES
 from meanfield_pde.support.files import make_folder, replace_file
@@ -121,13 +122,16 @@ def sphere_frames(result: History, projection: ProjectionLimit) -> tuple[Figure,
     figure.legend(loc="outside lower center", ncols=2, title=note, **sizes)
     clock = axes.set_title("", fontsize="medium")
     drawn: list[Artist] = []
+    pixels: list[PointDensity] = []  # of each view, with their fits, which a mesh that stays keeps
 
     def update(index: int) -> None:
         while drawn:
             drawn.pop().remove()
         cells, density = result.cells_at(index), result.density_at(index)
         found = clusters[index] if index in clusters else find_clusters(cells, density)
-        (logs,) = log_densities(result, [index], list(views.values()))
+        if not pixels or result.store.moves:
+            pixels[:] = (PointDensity(cells.vertices, view.points()) for view in views.values())
+        logs = [result.log_density_on(one, index) for one in pixels]
         for panel, (name, view), side in zip(panels, views.items(), logs, strict=True):
             panel.clear()
             draw_view(panel, view, side, norm, shown)

@@ -14,7 +14,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
+import scipy  # `interpolate` is imported when it is used: see `_lazy`
 
 from meanfield_pde.errors import InputError
 from meanfield_pde.mesh.geometry import AXES
@@ -43,7 +43,7 @@ def between(times: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndar
         return times, moments
     parts = np.arange(WITHIN) / WITHIN
     fine = np.append((times[:-1, None] + np.diff(times)[:, None] * parts).ravel(), times[-1])
-    return fine, np.asarray(PchipInterpolator(times, moments)(fine))
+    return fine, np.asarray(scipy.interpolate.PchipInterpolator(times, moments)(fine))
 
 
 class MomentsFile:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy  # `optimize` is imported when it is used: see `_lazy`
 
 from meanfield_pde.support.kernels import kernel, part
 from meanfield_pde.wasserstein.certificate import (
@@ -88,7 +88,7 @@ def solve_assignment(problem: Problem) -> tuple[Plan, Potentials]:
     """An optimal plan and optimal potentials for equal masses."""
     n = len(problem.a)
     costs = problem.cost.between_all(problem.sources.points, problem.targets.columns)
-    chosen, goes_to = linear_sum_assignment(costs)
+    chosen, goes_to = scipy.optimize.linear_sum_assignment(costs)
     # Rows in the order of the targets they go to: path[k, j] leads from target k to target j.
     came_from = np.argsort(goes_to)
     path = costs[came_from] - costs[came_from, np.arange(n)][:, None]

@@ -12,7 +12,8 @@ import math
 import time
 
 import numpy as np
-from scipy import optimize, sparse
+import scipy  # `optimize` is imported when it is used: see `_lazy`
+from scipy import sparse
 
 from meanfield_pde.wasserstein.restricted import Solution, Tree
 
@@ -60,7 +61,7 @@ def solve_on_arcs(
         options: dict[str, float | bool] = {**_TOLERANCES, "presolve": presolve}
         if math.isfinite(deadline):
             options["time_limit"] = max(_SHORTEST, deadline - time.monotonic())
-        result = optimize.linprog(
+        result = scipy.optimize.linprog(
             cost / cost_scale,
             A_eq=incidence,
             b_eq=right_hand_side,

@@ -153,7 +153,6 @@ def test_times_that_were_not_saved_are_refused(
     assert "no density at t = 2, saved are 3 times from 0 to 1" in err
 
 
-@pytest.mark.painted
 def test_experiments_are_drawn_again(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path
 ) -> None:
@@ -180,6 +179,7 @@ def test_experiments_are_drawn_again(
     assert (lives / TABLE).is_file()
     assert list(curves(once, 0)) == list(curves(drawn[-1], 0))
     # One number of tokens: its tick, and its markers inside the panel.
+    drawn[-1].draw_without_rendering()  # as when it is painted, which settles its places
     axes = drawn[-1].axes[1]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["30"]
     inside = axes.get_window_extent()

@@ -74,7 +74,6 @@ def test_intervals_hold_exact_moments() -> None:
     assert np.median([one.width for one in sure]) < 5
 
 
-@pytest.mark.painted
 def test_command(main: Main, json_of: JsonOf, write_case: Write, tmp_path: Path) -> None:
     case, out = write_case(CIRCLE, *SHORT), tmp_path / "out"
     arguments = ("converge", case, "--output", out)
@@ -186,7 +185,6 @@ def test_moments_of_a_resumed_run_are_those_of_one_that_was_not(
     assert not (tmp_path / "half" / MOMENTS).exists()
 
 
-@pytest.mark.painted
 def test_lifetimes_with_intervals(main: Main, write_case: Write, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("lifetime", write_case(SWITCHING), "--beta", 15, 20, "--output", out, "--quiet")
@@ -212,7 +210,8 @@ def test_lifetimes_with_intervals(main: Main, write_case: Write, tmp_path: Path)
 @pytest.mark.usefixtures("undrawn")
 def test_sweep_with_intervals(main: Main, write_case: Write, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    case = write_case(SWITCHING + "save_every = 0.5\n", ("cells = 100", "cells = 50"))
+    changes = ("cells = 100", "cells = 50"), ("until = 8.0", "until = 5.0")
+    case = write_case(SWITCHING + "save_every = 0.5\n", *changes)
     code, err = main("sweep", case, "--beta", 10, 20, "--check", "--output", out, "--quiet")
     assert (code, err) == (0, "")
     rows = read_table(out / "sweep.csv")
@@ -229,10 +228,10 @@ def test_transition_with_intervals(main: Main, write_case: Write, tmp_path: Path
     identity = "[[1.0, 0.0], [0.0, 1.0]]"
     text = (
         f"[attention]\nquery = {identity}\nkey = {identity}\nvalue = {identity}\nbeta = 2.0\n"
-        'normalise = false\n[mesh]\nkind = "circle"\ncells = 16\n[initial]\n'
-        'kind = "expression"\ndensity = "1 + 0.5*x"\n[time]\nuntil = 1.0\n'
+        'normalise = false\n[mesh]\nkind = "circle"\ncells = 12\n[initial]\n'
+        'kind = "expression"\ndensity = "exp(2*x)"\n[time]\nuntil = 1.0\n'
     )
-    arguments = ("transition", write_case(text), "--strength", 0.7, 0.9, "--check")
+    arguments = ("transition", write_case(text), "--strength", 0.6, 1.0, "--check")
     assert main(*arguments, "--output", tmp_path / "out", "--quiet") == (0, "")
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     threshold = summary["numbers"]["threshold"]

@@ -16,7 +16,7 @@ from meanfield_pde.experiments import forecast as forecasts
 from meanfield_pde.experiments.forecast import in_bytes, in_words
 from meanfield_pde.experiments.pilot import run_pilot
 from meanfield_pde.experiments.run import forecast_run
-from tests.conftest import Command, Main, Printed, Write
+from tests.conftest import Main, Printed, Write
 from tests.problems import CIRCLE, SPHERE
 
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\n"
@@ -77,19 +77,19 @@ def test_at_zero_temperature_steps_are_those_of_the_cells(
     assert found.steps == pytest.approx(solution.steps, rel=0.1)
 
 
-def test_of_an_adaptive_mesh_a_bound(command: Command, write_case: Write) -> None:
-    """In processes of their own: the memory that one has had is part of what is said."""
+def test_of_an_adaptive_mesh_a_bound(printed: Printed, write_case: Write) -> None:
     adapted = "[adapt]\ntolerance = 1e-2\nmax_cells = 100000\n"
-    said = by_name(command("run", write_case(CIRCLE + adapted), "--dry-run").stdout)
+    said = by_name(printed("run", write_case(CIRCLE + adapted), "--dry-run"))
     assert re.fullmatch(r"\d+ as it begins, 100000 at most \(adapt.max_cells\)", said["cells"])
     assert said["steps"] == "not known: the mesh will change"
     assert re.match(r"not known; a step takes [\d.e-]+ s as it begins", said["time"])
     memory = re.match(r"at most (\d+) MB", said["memory of a rank"])
     assert memory is not None
     wider = write_case(CIRCLE + adapted.replace("100000", "1000000"))
-    more = by_name(command("run", wider, "--dry-run").stdout)
+    more = by_name(printed("run", wider, "--dry-run"))
     larger = re.match(r"at most (\d+) MB", more["memory of a rank"])
     assert larger is not None
+    # What this process has had by now is part of both.
     # 3,220 bytes for each of 900,000 cells, and 90 in the figure of each of the 11 saved times.
     assert int(larger[1]) - int(memory[1]) == pytest.approx(0.9 * (3220 + 90 * 11), rel=0.02)
 

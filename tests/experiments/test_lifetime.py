@@ -9,6 +9,8 @@ import re
 import signal
 from pathlib import Path
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -16,7 +18,7 @@ from matplotlib.figure import Figure
 from meanfield_pde import Attention, InputError, ProjectionLimit, circle_mesh, read_case
 from meanfield_pde.experiments import lifetimes
 from meanfield_pde.experiments.lifetime import density_lifetime, switching_progress, token_lifetime
-from meanfield_pde.experiments.lifetimes import summarise_lifetimes
+from meanfield_pde.experiments.lifetimes import measure_lifetimes, summarise_lifetimes
 from meanfield_pde.figures.lifetime import draw_lifetimes
 from meanfield_pde.results.lock import FolderLock
 from meanfield_pde.results.tables import read_table, write_table
@@ -30,7 +32,7 @@ from tests.benchmarks.adaptivity import (
     lopsided_integral,
 )
 from tests.benchmarks.moving_arcs import Arcs, crossings
-from tests.conftest import Command, Main, Printed, Write, curves
+from tests.conftest import Main, Printed, Write, curves
 from tests.problems import MIXTURE, limit_at, metastable, rotation
 
 DEMO = Path(__file__).parents[2] / "demos/circle.toml"
@@ -234,23 +236,28 @@ def test_cells_of_an_adapted_mesh_are_those_that_it_had(
     )
 
 
+@pytest.mark.parallel([2])
 def test_the_command_measures_once(
-    command: Command, main: Main, drawn: list[Figure], write_case: Write, tmp_path: Path
+    main: Main, drawn: list[Figure], write_case: Write, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    case = write_case(DEMO.read_text(), (MESH, "cells = 60"))
-    out = tmp_path / "out"
+    comm = MPI.COMM_WORLD
+    case = comm.bcast(write_case(DEMO.read_text(), (MESH, "cells = 60")))
+    out = case.parent / "out"
     arguments = ("lifetime", case, "--beta", 20, 30, "--tokens", 40, 80, "--seeds", 1)
-    ended = command(*arguments, "--output", out, ranks=2)
-    assert ended.returncode == 0, ended.stderr
-    assert "density, slope in beta: " in ended.stderr
+    code, err = main(*arguments, "--output", out)
+    assert code == 0, err
+    if comm.rank > 0:
+        assert err == ""
+        return
+    assert "density, slope in beta: " in err
     rows = read_table(out / "lifetime.csv")
     assert [(r["kind"], r["beta"]) for r in rows[:2]] == [("density", 20), ("density", 30)]
     assert len(rows) == 6
     summary = json.loads((out / "summary.json").read_text())
     assert summary["density"]["predicted_slope"] == pytest.approx(0.11283, rel=1e-4)
     # Again, with one more, on another number of ranks: only that is measured.
-    code, err = main(*arguments[:3], 20, 30, 35, "--output", out)
-    assert code == 0
+    measure_lifetimes(read_case(case), (20, 30, 35), directory=out, comm=MPI.COMM_SELF)
+    err = capfd.readouterr().err
     assert err.count("beta = ") == 1
     assert "beta = 35, 60 cells" in err
     assert_figure_shows(drawn[-1], read_table(out / "lifetime.csv"))

@@ -6,31 +6,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from mpi4py import MPI
+
 import h5py
 import numpy as np
 import pytest
 
-from meanfield_pde import InputError, read_result
+from meanfield_pde import InputError, read_case, read_result, run_case
 from meanfield_pde.mesh.files import write_surface
 from meanfield_pde.mesh.surface import Surface, sphere_surface
 from meanfield_pde.support.ranks import on_root, shared_errors
 from tests.conftest import Command, Main, Write
 from tests.problems import CIRCLE, SPHERE
 
-# All cases in one start of the program, without figures, which are most of the time.
-RUN_ALL = """
-import sys
-from meanfield_pde.cli.main import main
-from meanfield_pde.experiments import run
-run.draw_run = lambda *arguments: []
-folder, *cases = sys.argv[1:]
-for case in cases:
-    try:
-        main(["run", case + ".toml", "--quiet", "--output", folder + "/" + case])
-    except SystemExit as ended:
-        if ended.code:
-            raise
-"""
 COLD = ("40.0", '"inf"')
 # Masses over the whole range of doubles, and zeros beyond it.
 TAILS = (
@@ -51,15 +39,16 @@ def shuffled_sphere(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_results_do_not_depend_on_ranks(
-    ranks: int, command: Command, main: Main, write_case: Write, tmp_path: Path
-) -> None:
+@pytest.mark.parallel([2])
+def test_results_do_not_depend_on_ranks(main: Main, write_case: Write, tmp_path: Path) -> None:
     """Geometry bit for bit, masses at t = 5 within 1e-10 in every cell above 1e-200.
 
     Observed: 6e-15 at worst after 70 steps, and often equality, to the last bit; 1e-12 in tails.
     """
-    shuffled_sphere(tmp_path / "shuffled.xdmf")
+    comm = MPI.COMM_WORLD
+    tmp_path = comm.bcast(tmp_path)
+    if comm.rank == 0:
+        shuffled_sphere(tmp_path / "shuffled.xdmf")
     from_file = ('kind = "sphere"\ncells = 320', 'kind = "file"\npath = "shuffled.xdmf"')
     cases = {
         "circle": write_case(CIRCLE, name="circle.toml"),
@@ -69,15 +58,17 @@ def test_results_do_not_depend_on_ranks(
         "sphere-file": write_case(SPHERE, from_file, name="sphere-file.toml"),
         "sphere-cold": write_case(SPHERE, COLD, name="sphere-cold.toml"),
     }
-    script = tmp_path / "run_all.py"
-    script.write_text(RUN_ALL, encoding="utf-8")
-    ended = command(f"ranks{ranks}", *cases, ranks=ranks, script=script)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    for case, path in comm.bcast(cases).items():
+        code, err = main("run", path, "--quiet", "--output", tmp_path / "ranks" / case)
+        assert (code, err) == (0, "")
+    if comm.rank > 0:
+        return
     for case, path in cases.items():
-        assert main("run", path, "--quiet", "--output", tmp_path / "ranks1" / case) == (0, "")
+        alone = read_case(path, output=tmp_path / "alone" / case)
+        run_case(alone, quiet=True, comm=MPI.COMM_SELF)
         data = []
-        for used in (1, ranks):
-            with h5py.File(tmp_path / f"ranks{used}" / case / "density.h5") as file:
+        for folder in ("alone", "ranks"):
+            with h5py.File(tmp_path / folder / case / "density.h5") as file:
                 data.append({name: file[name][()] for name in file})
         one, other = data
         assert one["times"][-1] == 5.0
@@ -87,6 +78,12 @@ def test_results_do_not_depend_on_ranks(
         assert compared.all() == (case != "circle-tails")
         error = np.abs(other["masses"][compared] / one["masses"][compared] - 1)
         assert error.max() < (1e-10 if case == "circle-tails" else 1e-12), case
+
+
+@pytest.mark.slow
+@pytest.mark.parallel([3])
+def test_results_do_not_depend_on_more_ranks(main: Main, write_case: Write, tmp_path: Path) -> None:
+    test_results_do_not_depend_on_ranks(main, write_case, tmp_path)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from tests.problems import CIRCLE
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_predictions_and_geometry_are_computed_once(
     write_case: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

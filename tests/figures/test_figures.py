@@ -29,7 +29,7 @@ from meanfield_pde.theory.phases import find_phases
 from tests.conftest import Main, Write, curves
 from tests.problems import CIRCLE, SPHERE, made_up
 
-pytestmark = pytest.mark.draws
+pytestmark = pytest.mark.painted
 
 UPRIGHT = ("[[1.0, 0.2], [0.0, 0.3]]", "[[0.3, 0.0], [0.4, 1.0]]")
 
@@ -42,7 +42,12 @@ def picture(path: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("text", "until"), [(CIRCLE, 0), (CIRCLE, 0.5), (SPHERE, 0.5)], ids=["once", "circle", "sphere"]
+    ("text", "until"),
+    [
+        pytest.param(CIRCLE, 0, marks=pytest.mark.draws, id="once"),
+        pytest.param(CIRCLE, 0.5, marks=pytest.mark.draws("density"), id="circle"),
+        pytest.param(SPHERE, 0.5, marks=pytest.mark.draws, id="sphere"),
+    ],
 )
 def test_run_draws_and_plot_draws_again(
     text: str, until: float, main: Main, write_case: Write, tmp_path: Path
@@ -62,6 +67,16 @@ def test_run_draws_and_plot_draws_again(
     assert code == 0
     assert err == "".join(f"{path}\n" for path in paths)
     np.testing.assert_array_equal(picture(out / "figures/density.png"), drawn)
+
+
+@pytest.mark.draws
+def test_a_run_that_draws_nothing(main: Main, write_case: Write, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    case = write_case(CIRCLE)
+    code, err = main("run", case, "--until", 0, "--no-figures", "--output", out)
+    assert (code, ", figures in" in err) == (0, False)
+    assert (out / "summary.json").exists()
+    assert not (out / "figures").exists()
 
 
 def test_views_show_the_hemispheres_of_both_clusters(tmp_path: Path) -> None:

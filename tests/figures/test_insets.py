@@ -19,9 +19,8 @@ from meanfield_pde.history.history import History
 from meanfield_pde.mesh.cells import Cells
 from meanfield_pde.mesh.geometry import cell_spread, cell_volume, normalised
 from meanfield_pde.mesh.surface import sphere_surface
+from tests.conftest import coarse_views
 from tests.problems import SPHERE, made_up
-
-pytestmark = pytest.mark.painted
 
 # Longitude and latitude, in degrees: the middle, both edges of the map, both poles.
 PLACES = [(0, 0), (-100, 35), (179.5, 20), (-179.5, -30), (130, 88), (-40, -88)]
@@ -190,7 +189,8 @@ def test_frames_of_the_animation_have_them_too() -> None:
     """As the map of the same time has them, and none is left over from another time."""
     blobs = [(at(0, 0), 1e-4, 0.6), (at(179.99, 20), 1e-4, 0.4)]
     result = history(*blobs)
-    figure, update = animation.sphere_frames(result, ProjectionLimit(result.attention))
+    with coarse_views():  # beside the map
+        figure, update = animation.sphere_frames(result, ProjectionLimit(result.attention))
     axes = figure.axes[0]
     for index, count in ((0, 0), (1, 2), (0, 0), (1, 2)):
         update(index)

@@ -20,6 +20,7 @@ from tests.problems import CIRCLE, SPHERE
 COMPARE = "[compare]\nlimit = true\nzero_temperature = true\np = [1, 2]\n"
 
 
+@pytest.mark.painted
 @pytest.mark.draws("density")
 def test_the_circle(drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -96,6 +97,7 @@ def test_the_sphere(drawn: list[Figure], main: Main, write_case: Write, tmp_path
     assert all(panel.images[0].norm == norm for panel in figure.axes[:3])
 
 
+@pytest.mark.painted
 @pytest.mark.draws("distances")
 def test_distances_with_their_intervals_and_rates(
     drawn: list[Figure], main: Main, write_case: Write, tmp_path: Path

@@ -2,61 +2,86 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 from pathlib import Path
+
+from mpi4py import MPI
 
 import h5py
 import numpy as np
 import pytest
 
-from meanfield_pde import Attention, circle_mesh, read_result
+from meanfield_pde import Attention, circle_mesh, read_case, read_result, run_case
+from meanfield_pde.history.history import History
 from meanfield_pde.history.store import MemoryStore
 from meanfield_pde.results.checkpoint import restore_checkpoint, write_checkpoint
 from meanfield_pde.solver.simulation import Simulation
+from meanfield_pde.solver.solution import Solution
 from meanfield_pde.support.hdf5 import seal
-from tests.conftest import Command, Main, Write
+from tests.conftest import Main, Write
 from tests.problems import CIRCLE, OFTEN, SPHERE, run_and_kill
 
 LONG = (("until = 5.0", "until = 12.0"), ("cells = 200", "cells = 400"))
 
 
-def test_killed_and_resumed(
-    command: Command, main: Main, write_case: Write, tmp_path: Path
-) -> None:
-    """Bit for bit on as many ranks, to rounding on more."""
+def test_killed_and_resumed(main: Main, write_case: Write, tmp_path: Path) -> None:
+    """Bit for bit on as many ranks."""
     case = write_case(CIRCLE + OFTEN, *LONG)
     assert main("run", case, "--output", tmp_path / "whole")[0] == 0
-    whole = read_result(tmp_path / "whole")
-    stopped = run_and_kill(case, tmp_path / "killed1")
+    out, whole = tmp_path / "killed", read_result(tmp_path / "whole")
+    stopped = run_and_kill(case, out)
     assert 0 < stopped < 12
-    shutil.copytree(tmp_path / "killed1", tmp_path / "killed2")
-    for ranks in (1, 2):
-        out = tmp_path / f"killed{ranks}"
-        resume = ("run", case, "--output", out, "--resume")
-        if ranks == 1:
-            code, err = main(*resume)
-        else:
-            ended = command(*resume, ranks=ranks)
-            code, err = ended.returncode, ended.stderr
-        assert code == 0
-        assert f"resumed at t = {stopped:.6g}, step " in err
-        resumed = read_result(out)
-        np.testing.assert_array_equal(resumed.times, whole.times)
-        if ranks == 1:
-            np.testing.assert_array_equal(resumed.masses, whole.masses)
-            history = [
-                (folder / "history.csv").read_bytes() for folder in (out, tmp_path / "whole")
-            ]
-            assert history[0] == history[1]
-        np.testing.assert_allclose(resumed.masses, whole.masses, rtol=1e-12)
-        names = [
-            {str(path.relative_to(folder)) for path in folder.rglob("*")}
-            for folder in (out, tmp_path / "whole")
-        ]
-        assert names[0] == names[1]
-        for path in (tmp_path / "whole/fields").iterdir():
-            if ranks == 1:
-                assert path.read_bytes() == (out / "fields" / path.name).read_bytes()
+    code, err = main("run", case, "--output", out, "--resume")
+    assert code == 0
+    assert f"resumed at t = {stopped:.6g}, step " in err
+    resumed = read_result(out)
+    np.testing.assert_array_equal(resumed.times, whole.times)
+    np.testing.assert_array_equal(resumed.masses, whole.masses)
+    history = [(folder / "history.csv").read_bytes() for folder in (out, tmp_path / "whole")]
+    assert history[0] == history[1]
+    names = [
+        {str(path.relative_to(folder)) for path in folder.rglob("*")}
+        for folder in (out, tmp_path / "whole")
+    ]
+    assert names[0] == names[1]
+    for path in (tmp_path / "whole/fields").iterdir():
+        assert path.read_bytes() == (out / "fields" / path.name).read_bytes()
+
+
+@pytest.mark.parallel([2])
+def test_resumed_on_more_ranks(main: Main, write_case: Write) -> None:
+    """To rounding, from a checkpoint between two saved times."""
+    comm = MPI.COMM_WORLD
+    case = comm.bcast(write_case(CIRCLE + OFTEN, *LONG))
+    out, folder = case.parent / "out", case.parent / "whole"
+    if comm.rank == 0:
+        whole = alone(case, folder)
+        alone(case, out, until=3.0)
+        (out / "summary.json").unlink()  # as if it had been killed after the checkpoint before
+        (out / "checkpoint.previous.h5").replace(out / "checkpoint.h5")
+    comm.barrier()
+    code, err = main("run", case, "--output", out, "--resume")
+    assert code == 0
+    if comm.rank > 0:
+        return
+    (stopped,) = re.findall(r"resumed at t = (\S+), step ", err)
+    assert 0 < float(stopped) < 3
+    assert float(stopped) not in whole.times
+    resumed = read_result(out)
+    np.testing.assert_array_equal(resumed.times, whole.times)
+    np.testing.assert_allclose(resumed.masses, whole.masses, rtol=1e-12)
+    names = [
+        {str(path.relative_to(one)) for path in one.rglob("*")} - {"checkpoint.previous.h5"}
+        for one in (out, folder)
+    ]
+    assert names[0] == names[1]
+
+
+def alone(case: Path, out: Path, **options: float) -> Solution:
+    """A run on this rank."""
+    return run_case(
+        read_case(case, output=out, **options), comm=MPI.COMM_SELF, quiet=True, figures=False
+    )
 
 
 def test_resume_extends(main: Main, write_case: Write, tmp_path: Path) -> None:
@@ -179,31 +204,49 @@ MOVING = {
 
 
 @pytest.mark.parametrize("kind", ["circle", pytest.param("sphere", marks=pytest.mark.slow)])
-def test_a_mesh_that_moves(
-    kind: str, command: Command, main: Main, write_case: Write, tmp_path: Path
-) -> None:
-    """Bit for bit after a kill, mesh included; to rounding on another number of ranks."""
+def test_a_mesh_that_moves(kind: str, main: Main, write_case: Write, tmp_path: Path) -> None:
+    """Bit for bit after a kill, mesh included."""
     text, mesh = MOVING[kind]
     case = write_case(text + OFTEN, mesh, ("until = 5.0", "until = 2.0"))
     assert main("run", case, "--output", tmp_path / "whole")[0] == 0
-    assert command("run", case, "--output", "two", ranks=2).returncode == 0
     out = tmp_path / "killed"
     run_and_kill(case, out)
     assert main("run", case, "--output", out, "--resume")[0] == 0
-    whole, two, killed = (read_result(tmp_path / name) for name in ("whole", "two", "killed"))
-    assert len({len(masses) for masses in whole.masses}) > 1
+    whole, killed = (read_result(tmp_path / name) for name in ("whole", "killed"))
+    assert_same_meshes(whole, killed)
     for index in range(len(whole.times)):
-        for other in (two, killed):
-            np.testing.assert_array_equal(
-                other.cells_at(index).vertices, whole.cells_at(index).vertices
-            )
         np.testing.assert_array_equal(killed.masses[index], whole.masses[index])
-        np.testing.assert_allclose(two.masses[index], whole.masses[index], rtol=1e-11)
     # Two lines of h5py for one time, as the README says.
     with h5py.File(tmp_path / "whole/density.h5") as file:
         begin, end = file["offsets"][1:3]
         masses = file["masses"][begin:end]
     np.testing.assert_array_equal(masses, whole.masses[1])
+
+
+@pytest.mark.parallel([2])
+@pytest.mark.parametrize("kind", ["circle", pytest.param("sphere", marks=pytest.mark.slow)])
+def test_a_mesh_that_moves_on_more_ranks(kind: str, main: Main, write_case: Write) -> None:
+    """The same mesh, and masses to rounding."""
+    text, mesh = MOVING[kind]
+    comm = MPI.COMM_WORLD
+    case = comm.bcast(write_case(text + OFTEN, mesh, ("until = 5.0", "until = 2.0")))
+    assert main("run", case, "--output", case.parent / "two")[0] == 0
+    if comm.rank > 0:
+        return
+    whole, two = alone(case, case.parent / "whole"), read_result(case.parent / "two")
+    assert_same_meshes(whole, two)
+    for index in range(len(whole.times)):
+        np.testing.assert_allclose(two.masses[index], whole.masses[index], rtol=1e-11)
+
+
+def assert_same_meshes(whole: History, other: History) -> None:
+    """Bit for bit at each saved time, of which not all are the same."""
+    assert len({len(masses) for masses in whole.masses}) > 1
+    np.testing.assert_array_equal(other.times, whole.times)
+    for index in range(len(whole.times)):
+        np.testing.assert_array_equal(
+            other.cells_at(index).vertices, whole.cells_at(index).vertices
+        )
 
 
 @pytest.mark.parametrize("tolerance", [None, 0.03])

@@ -12,8 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from meanfield_pde import InputError, read_result
-from meanfield_pde.cli import main as cli
+from meanfield_pde import InputError, read_case, read_result, run_case
 from meanfield_pde.support.checked_hdf5 import add_checksums
 from meanfield_pde.support.hdf5 import new_hdf5
 from tests.benchmarks.damage import Plan, damage
@@ -31,12 +30,13 @@ SHORT: Plan = {
 SMALL = ("cells = 200", "cells = 20")
 
 
-@pytest.mark.painted
+@pytest.mark.usefixtures("undrawn")
 def test_thirty_damages_of_each_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
     assert damage(30, killed=False, cells=20, plan=SHORT) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_resumed_from_damaged_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit what the undamaged folder gives, or nothing."""
     monkeypatch.setenv("MEANFIELD_PDE_THREADS", "1")
@@ -67,9 +67,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, mesh in (("out", "cells = 20"), ("moving", "cells = 20\n[adapt]\ntolerance = 0.05")):
         case = folder / f"{name}.toml"
         case.write_text(CIRCLE.replace("cells = 200", mesh).replace("until = 5.0", "until = 1.0"))
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["run", str(case), "--quiet", "--output", str(folder / name)])
-        assert not ended.value.code
+        run_case(read_case(case, output=folder / name), quiet=True, figures=False)
     return folder
 
 

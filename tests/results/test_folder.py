@@ -25,7 +25,7 @@ from meanfield_pde.experiments.run import RUN_FIGURES
 from meanfield_pde.history.file_store import FileStore
 from meanfield_pde.results.claim import claim_folder
 from meanfield_pde.support.checked_hdf5 import add_checksums
-from tests.conftest import Main, Write, coarse_views, environment
+from tests.conftest import Main, Write, coarse_views, environment, leave_figures_empty
 from tests.problems import CIRCLE, SPHERE
 
 TOP = {"case.toml", "history.csv", "moments.csv", "density.h5", "fields", "checkpoint.h5"} | {
@@ -63,6 +63,7 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     case.write_text(CIRCLE if request.param == 2 else SPHERE, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched, coarse_views():
         patched.setenv("MEANFIELD_PDE_THREADS", "1")
+        leave_figures_empty(patched)
         with pytest.raises(SystemExit) as ended:
             cli.main(["run", str(case), "--output", str(folder / "out"), "--quiet"])
     assert not ended.value.code

@@ -87,6 +87,7 @@ def test_an_old_history_is_held_byte_for_byte_against_its_rows(tmp_path: Path) -
         read_result(folder)
 
 
+@pytest.mark.painted
 @pytest.mark.draws("history")  # the next draws all of them
 def test_an_old_folder_is_drawn_and_left_as_it_is(old: Path, main: Main) -> None:
     before = {path.name: path.read_bytes() for path in old.iterdir()}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,19 @@ import meanfield_pde
 from tests.conftest import environment
 
 ROOT = Path(__file__).parents[2]
+SCIPY = tuple(map(int, version("scipy").split(".")[:2]))
 LARGE = ("matplotlib", "numba", "dolfinx", "scipy.stats", "scipy.optimize", "scipy.sparse")
-COMMAND = """
+# Commands one after another, and the modules that are there after each.
+COMMANDS = """
 import json, sys
 from meanfield_pde.cli.main import main
-try:
-    main()
-except SystemExit as ended:
-    print(json.dumps([ended.code, sorted(sys.modules)]))
+found = []
+for line in {lines}:
+    try:
+        main(line.split())
+    except SystemExit as ended:
+        found.append([ended.code, sorted(sys.modules)])
+print(json.dumps(found))
 """
 ALL_BUT_FIGURES = """
 import importlib, json, pathlib, sys
@@ -33,7 +38,7 @@ for path in sorted((root / "meanfield_pde").rglob("*.py")):
     name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
     if not name.startswith("meanfield_pde.figures."):
         importlib.import_module(name)
-print(json.dumps([0, sorted(sys.modules)]))
+print(json.dumps([[0, sorted(sys.modules)]]))
 """
 # As where mpi4py and petsc4py are, and DOLFINx is not; the wheel with both prepares PETSc.
 NO_DOLFINX = """
@@ -57,14 +62,13 @@ def there(name):
         assert str(error).startswith("DOLFINx is not installed: pip install"), error
         return False
     return True
-print(json.dumps([0, [name for name in meanfield_pde.__all__ if there(name)]]))
+print(json.dumps([*found, [0, [name for name in meanfield_pde.__all__ if there(name)]]]))
 """
 
 
-@functools.cache
-def imported(script: str, *arguments: str) -> set[str]:
-    """The modules that a script has imported at its end."""
-    ended = subprocess.run(
+def started(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script that has ended well, and what it printed."""
+    return subprocess.run(
         [sys.executable, "-c", f"import sys; sys.argv[0] = 'meanfield-pde'\n{script}", *arguments],
         cwd=ROOT,
         env=environment(),
@@ -72,39 +76,40 @@ def imported(script: str, *arguments: str) -> set[str]:
         text=True,
         check=True,
     )
-    code, modules = json.loads(ended.stdout.splitlines()[-1])
-    assert not code, ended.stderr
-    return set(modules)
 
 
-@pytest.mark.parametrize(
-    ("line", "without"),
-    [
-        ("--version", (*LARGE, "scipy", "meanfield_pde.case.file", "meanfield_pde.theory")),
-        ("--help", (*LARGE, "scipy", "meanfield_pde.case.file", "meanfield_pde.theory")),
-        ("limit demos/circle.toml", LARGE),
-    ],
-)
-def test_a_command_imports_what_it_needs(line: str, without: tuple[str, ...]) -> None:
-    found = imported(COMMAND, *line.split())
+def found_by(ended: subprocess.CompletedProcess[str]) -> list[tuple[int, set[str]]]:
+    """The exit codes that a script has printed, and the modules that were there after each."""
+    return [(code, set(names)) for code, names in json.loads(ended.stdout.splitlines()[-1])]
+
+
+def test_a_command_imports_what_it_needs() -> None:
+    lines = ("--version", "--help", "limit demos/circle.toml")
+    found = found_by(started(COMMANDS.format(lines=lines)))
+    assert [code for code, _ in found] == [0, 0, 0]
+    for _, modules in found[:2]:
+        without = (*LARGE, "scipy", "meanfield_pde.case.file", "meanfield_pde.theory")
+        assert modules.isdisjoint(without)
+    assert "scipy" in found[2][1]
     # scipy.linalg imports scipy.sparse before scipy 1.17.
-    own = imported("import json, sys, scipy.linalg; print(json.dumps([0, [*sys.modules]]))")
-    assert found.isdisjoint({*without} - ({"scipy.sparse"} & own if "scipy" in found else set()))
+    modules = found[2][1] - ({"scipy.sparse"} if SCIPY < (1, 17) else set())
+    assert modules.isdisjoint(LARGE)
 
 
 def test_what_the_page_on_python_names_works_without_dolfinx() -> None:
     page = (ROOT / "demos/reference/python.md").read_text(encoding="utf-8")
     section = page.split("\n## Without DOLFINx\n")[1].split("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", section)) & set(meanfield_pde.__all__)
-    assert imported(NO_DOLFINX + NAMES) == named
-    for line in ("limit demos/circle.toml", "--version", "--help"):
-        assert "dolfinx" not in imported(NO_DOLFINX + COMMAND, *line.split())
-    with pytest.raises(AssertionError, match="DOLFINx is not installed: pip install"):
-        imported(NO_DOLFINX + COMMAND, "info")
+    lines = ("--version", "--help", "limit demos/circle.toml", "info")
+    ended = started(NO_DOLFINX + COMMANDS.format(lines=lines) + NAMES)
+    *commands, (code, names) = found_by(ended)
+    assert [code for code, _ in commands] == [0, 0, 0, 1]
+    assert "DOLFINx is not installed: pip install" in ended.stderr
+    assert (code, names) == (0, named)
 
 
 def test_matplotlib_is_imported_by_figures_alone_and_scipy_stats_by_no_module() -> None:
-    found = imported(ALL_BUT_FIGURES, str(ROOT))
+    ((_, found),) = found_by(started(ALL_BUT_FIGURES, str(ROOT)))
     assert {"meanfield_pde.experiments.run", "meanfield_pde.cli.commands"} < found
     assert found.isdisjoint({"matplotlib", "scipy.stats"})
 
@@ -144,18 +149,17 @@ def test_the_names_of_the_package() -> None:
 
 def test_a_subpackage_does_not_take_the_place_of_a_function() -> None:
     """`wasserstein` is both, and may have been imported as either before."""
-    first = "import meanfield_pde.wasserstein.measure"
-    second = "from meanfield_pde import wasserstein"
-    for lines in ((first, second), (second, first)):
-        script = "; ".join(
-            (*lines, "import meanfield_pde", "wasserstein = meanfield_pde.wasserstein")
-        )
-        ended = subprocess.run(
-            [sys.executable, "-c", f"{script}; print(wasserstein.__name__)"],
-            capture_output=True,
-            text=True,
-        )
-        assert ended.stdout == "wasserstein\n", ended.stderr
+    script = """
+import sys
+first, second = "import meanfield_pde.wasserstein.measure", "from meanfield_pde import wasserstein"
+for lines in ((first, second), (second, first)):
+    for name in [one for one in sys.modules if one.split(".")[0] == "meanfield_pde"]:
+        del sys.modules[name]
+    names = {}
+    exec("\\n".join((*lines, "import meanfield_pde; found = meanfield_pde.wasserstein")), names)
+    print(names["found"].__name__)
+"""
+    assert started(script).stdout == "wasserstein\nwasserstein\n"
 
 
 def test_dolfinx_can_be_imported_by_a_script(tmp_path: Path) -> None:
