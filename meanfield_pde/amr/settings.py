@@ -53,7 +53,7 @@ class IndicatorSettings:
         velocity_lengths: widest cell, in lengths l(x) over which the velocity changes; 0.7 on the
             sphere with a tolerance of 2e-3.
         narrower_below: tolerance below which both fall with its root, as cells do where the density
-            is smooth. Half-way times at beta = 100 on the sphere are 9.147 to 9.159 from 5e-3 on,
+            is smooth. Half-way times at beta = 100 on the sphere are 9.147 to 9.159 with 5e-3,
             and 9.153 to 9.169 with 2e-3, for 9.177 by moving triangles; it takes four times as long
             (`tests.benchmarks.adaptivity --part sphere`, which has both cases).
     """
