@@ -14,13 +14,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmarks.tables import Table, options, present
+from tests.benchmarks.tables import Table, options, present, python
 
 DEMOS = Path(__file__).parents[2] / "demos"
 SOLVE = """
@@ -65,8 +64,7 @@ Measure = Callable[[Path], float]
 def printed(version: Path, *arguments: str, ranks: int = 1, cwd: str | None = None) -> str:
     """What Python prints for some arguments, with the version whose folder this is."""
     environment = os.environ | {"PYTHONPATH": str(version), "MEANFIELD_PDE_THREADS": "1"}
-    mpi = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks > 1 else []
-    command = [*mpi, sys.executable, "-P", *arguments]  # nor the folder that this runs in
+    command = python("-P", *arguments, ranks=ranks)  # not that of the folder that this runs in
     return subprocess.run(
         command, check=True, capture_output=True, text=True, env=environment, cwd=cwd
     ).stdout
@@ -153,6 +151,9 @@ OPTIONS.add_argument("--only", nargs="+", help="entries whose names have one of 
 def main() -> None:
     """Print the table."""
     asked, here = OPTIONS.parse_args(), DEMOS.parent
+    # Without the package there, Python would find that of this version, and measure it twice.
+    if asked.before and not (asked.before / "meanfield_pde").is_dir():
+        OPTIONS.error(f"--before {asked.before}: there is no meanfield_pde in this folder")
     versions = [asked.before.resolve(), here] if asked.before else [here]
     columns = ["what", "before", "now", "times"] if asked.before else ["what", "now"]
     table = Table("Beside another version", columns)

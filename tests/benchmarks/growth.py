@@ -22,15 +22,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meanfield_pde.attention.sum.harmonics import GROUPS
-from tests.benchmarks.tables import Table, options, present
+from tests.benchmarks.tables import Table, options, present, python
 
 WORKER = """
 import json, sys, time
@@ -128,9 +126,8 @@ def measure(
     cells: int, beta: float, ranks: int = 1, steps: int = 1, density: str = "uniform"
 ) -> list[Any]:
     """Cells, and of each rank the seconds to prepare, of a step, repeated, and of moments; MB."""
-    command = [sys.executable, "-c", WORKER, str(cells), str(beta), str(steps), DENSITIES[density]]
-    if ranks > 1:
-        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
+    arguments = str(cells), str(beta), str(steps), DENSITIES[density]
+    command = python("-c", WORKER, *arguments, ranks=ranks)
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return list(json.loads(output.splitlines()[-1]))
 

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.tables import Table, options, present
+from tests.benchmarks.tables import Table, options, present, python
 
 WORKER = """
 import json, sys
@@ -47,9 +45,7 @@ OPTIONS.add_argument("--ranks", type=int, nargs="+", default=RANKS)
 
 def peak_of(cells: int, ranks: int) -> tuple[int, float]:
     """The cells of the mesh, and the most bytes that a rank has had."""
-    command = [sys.executable, "-c", WORKER, str(cells)]
-    if ranks > 1:
-        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
+    command = python("-c", WORKER, str(cells), ranks=ranks)
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     count, peak = json.loads(printed.splitlines()[-1])
     return int(count), float(peak)

@@ -11,13 +11,12 @@ and changes of the mesh.
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.tables import Table, milliseconds, options, present
+from tests.benchmarks.tables import Table, milliseconds, options, present, python
 
 CASES = [(20_480, 10.0), (20_480, 100.0), (20_480, 1000.0), (81_920, 1000.0)]
 
@@ -75,15 +74,8 @@ def worked(ranks: int, worker: str, *arguments: object) -> tuple[float, np.ndarr
     """Seconds that some ranks take for a script, and the masses at its end."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.npz"
-        command = [
-            str(Path(sys.executable).with_name("mpiexec")),
-            "-n",
-            str(ranks),
-            sys.executable,
-            "-c",
-            worker,
-        ]
-        subprocess.run([*command, *map(str, arguments), str(path)], check=True)
+        command = python("-c", worker, *map(str, arguments), str(path), ranks=ranks)
+        subprocess.run(command, check=True)
         with np.load(path) as result:
             return float(result["seconds"]), result["masses"]
 

@@ -78,6 +78,14 @@ class _Copied(io.StringIO):
         self._shown.flush()
 
 
+def python(*arguments: str, ranks: int = 1) -> list[str]:
+    """The command of this Python with some arguments, on some ranks."""
+    command = [sys.executable, *arguments]
+    if ranks > 1:
+        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *command]
+    return command
+
+
 def processor() -> str:
     """The name of the processor, where the system tells it."""
     try:
