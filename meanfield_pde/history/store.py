@@ -90,32 +90,28 @@ class MemoryStore(Store):
 
     def __init__(self) -> None:
         super().__init__()
-        self._saved: list[dict[str, np.ndarray]] = []
-        self._names: list[str] = []
+        # None stands for log masses that say no more than the masses.
+        self._saved: list[dict[str, np.ndarray | None]] = []
 
     def append(self, time: float, arrays: Arrays, row: Row | None = None) -> None:
         """Keep the arrays themselves; rows are kept by who appends.
 
         Log masses that say no more than the masses are made again when they are read.
         """
-        kept = dict(arrays)
-        if LOG_MASSES in kept and np.array_equal(_log(kept[MASSES]), kept[LOG_MASSES]):
-            del kept[LOG_MASSES]
-        if not self._saved:
-            self._names = list(arrays)
+        kept: dict[str, np.ndarray | None] = dict(arrays)
+        if LOG_MASSES in arrays and np.array_equal(_log(arrays[MASSES]), arrays[LOG_MASSES]):
+            kept[LOG_MASSES] = None
         self.times.append(time)
         self._saved.append(kept)
 
     def read(self, index: int, name: str = MASSES) -> np.ndarray:
         """The array as it was appended."""
-        saved = self._saved[index]
-        if name == LOG_MASSES and name in self._names and name not in saved:
-            return _log(saved[MASSES])
-        return saved[name]
+        found = self._saved[index][name]
+        return _log(self.read(index)) if found is None else found
 
     def names(self) -> list[str]:
         """Names of the arrays at the first time."""
-        return self._names if self._saved else []
+        return list(self._saved[0]) if self._saved else []
 
     def truncate(self, count: int) -> None:
         """Forget all but the first `count` times."""

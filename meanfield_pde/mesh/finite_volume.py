@@ -244,6 +244,8 @@ class FiniteVolumes:
             cells, owner, _ = split(cells, kink)
 
         def by_cell(of_pieces: np.ndarray) -> np.ndarray:
+            if kink is None:
+                return of_pieces
             found = np.zeros((self.owned, *of_pieces.shape[1:]))
             np.add.at(found, owner, of_pieces)
             return found

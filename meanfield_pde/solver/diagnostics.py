@@ -88,7 +88,7 @@ class Snapshot:
 
     @cached_property
     def density(self) -> np.ndarray:
-        """Masses per arc length or area."""
+        """Masses per arc length or area. Collective."""
         return self.masses / self.diagnostics.volume
 
     @cached_property
@@ -136,7 +136,7 @@ class Snapshot:
 
     @property
     def lyapunov(self) -> float:
-        """∫ dist(x, E)^2 dmu; nan if there is no E."""
+        """∫ dist(x, E)^2 dmu; nan if there is no E. Collective."""
         squares = self.diagnostics.square_distance
         if squares is None:
             return math.nan

@@ -39,7 +39,7 @@ _LONGEST = (
     0.2  # length of a Newton step, in radians: two or three distances of starts (chosen, not tuned)
 )
 _NEWTON_STEPS = 60  # at 0.2 each the way to the other side takes 16; a bound on the cost
-# Radians. After a step as short as that Newton's method errs by its square, which is rounding.
+# Radians: after a Newton step of this length the error is about its square, 1e-16, as of rounding.
 _LAST_STEP = 1e-8
 # |v| at a fixed point, relative to the speeds: above the rounding of sums of many masses.
 _ZERO = 1e-9

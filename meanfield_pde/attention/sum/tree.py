@@ -178,7 +178,6 @@ class Targets:
         self.scores = np.zeros((3, len(self.order)))
         self.scores[: scores.shape[1]] = scores[self.order].T
         self.longest = float(np.linalg.norm(self.scores, axis=0).max())
-
         self._place: np.ndarray | None = None
 
     def keep(self, tiles: np.ndarray) -> None:
